@@ -1,0 +1,187 @@
+"""Names to objects: YAML tables become components, strictly. Knows no component by import.
+
+An unknown key is an error that names the nearest known one, with file and path. Third-party components
+come through entry points `coterie.<kind>`, the mechanism that built-in names use as a table of text.
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from coterie.errors import ConfigError
+
+COMPONENTS: Mapping[str, Mapping[str, str]] = {
+    "backend": {
+        "local": "coterie.backends.local:Local",
+        "replay": "coterie.backends.recorded:Replay",
+        "scripted": "coterie.backends.recorded:Scripted",
+    },
+    "encoder": {
+        "hidden": "coterie.features.hidden:Hidden",
+        "sentence": "coterie.features.sentence:Sentence",
+        "hashed": "coterie.features.hashed:Hashed",
+    },
+    "router": {
+        "best_single": "coterie.routers.baselines:BestSingle",
+        "cheapest": "coterie.routers.baselines:Cheapest",
+        "domain": "coterie.routers.baselines:Domain",
+        "familiarity": "coterie.routers.familiarity:Familiarity",
+        "knn": "coterie.routers.supervised:KNN",
+        "mlp": "coterie.routers.supervised:MLP",
+        "oracle": "coterie.routers.baselines:Oracle",
+        "random": "coterie.routers.baselines:Random",
+        "uniform": "coterie.routers.baselines:Uniform",
+    },
+    "strategy": {
+        "best_of_n": "coterie.strategies.single:BestOfN",
+        "self_consistency": "coterie.strategies.single:SelfConsistency",
+        "single": "coterie.strategies.single:Single",
+        "top_k": "coterie.strategies.vote:TopK",
+        "vote": "coterie.strategies.vote:Vote",
+    },
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` or the list of what is known: the end of every message about a wrong name."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names) or 'none'}"
+
+
+def names(kind: str) -> list[str]:
+    """All names of a kind: built-in ones and installed entry points."""
+    return sorted({*COMPONENTS[kind], *(point.name for point in entry_points(group=f"coterie.{kind}"))})
+
+
+def find(kind: str, name: str, where: str = "") -> type:
+    """The class behind a name. A built-in name cannot be taken by a plugin."""
+    if target := COMPONENTS[kind].get(name):
+        module, _, attribute = target.partition(":")
+        return typing.cast(type, getattr(import_module(module), attribute))
+    for point in entry_points(group=f"coterie.{kind}", name=name):
+        return typing.cast(type, point.load())
+    raise ConfigError(f"{where}unknown {kind} {name!r}{nearest(name, names(kind))}")
+
+
+def build(kind: str, table: Any, where: str = "", base: Path | None = None) -> Any:
+    """Make the component that a table describes: `use` names it, the other keys are its fields.
+
+    `where` starts every message (file and path); a relative `weights` path is taken from `base`.
+    """
+    if isinstance(table, str):
+        table = {"use": table}
+    if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):
+        raise ConfigError(f"{where}{kind}: needs `use: <name>`; known: {', '.join(names(kind))}")
+    cls = find(kind, table["use"], f"{where}{kind}: ")
+    options = {key: value for key, value in table.items() if key != "use"}
+    for key, value in options.items():
+        if key in COMPONENTS and isinstance(value, Mapping | str):
+            options[key] = build(key, value, f"{where}{kind}.", base)
+        elif key == "weights" and isinstance(value, str) and base is not None:
+            options[key] = str(base / value)
+    return validate(cls, options, f"{where}{kind}")
+
+
+def validate(cls: Any, table: Any, where: str) -> Any:
+    """A strict dataclass from a mapping; a wrong key or value is a ConfigError of one line."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: expected a mapping of settings, not {type(table).__name__}")
+    check_keys(cls, table, where)
+    try:
+        return TypeAdapter(cls).validate_python(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{where}{'.' * bool(path)}{path}: {first['msg']}") from None
+
+
+def check_keys(cls: Any, table: Mapping[Any, Any], where: str) -> None:
+    """Raise ConfigError for the first key, at any depth, that the dataclass does not have."""
+    hints = typing.get_type_hints(cls)
+    known = [field.name for field in fields(cls) if field.init and not field.name.startswith("_")]
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}{nearest(str(key), known)}")
+        inner = _dataclass_in(hints[key])
+        if inner is not None and isinstance(value, Mapping):
+            check_keys(inner, value, f"{where}.{key}")
+
+
+def _dataclass_in(hint: Any) -> Any:
+    """The dataclass that a hint allows (`Sampling`, `Sampling | None`), or None."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next((option for option in options if isinstance(option, type) and is_dataclass(option)), None)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML that refuses a key written twice, which PyYAML lets the last one win silently."""
+
+
+def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+        if not isinstance(key, typing.Hashable) or key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", key_node.start_mark)
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds one mapping; anything else is a ConfigError of one line."""
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping of settings at the top")
+    return data
+
+
+def override(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """`data` with `key.path=value` settings applied; values are read as YAML. The input is left alone."""
+    result = {**data}
+    for setting in settings:
+        path, sign, text = setting.partition("=")
+        if not sign or not path:
+            raise ConfigError(f"--set {setting!r}: expected key.path=value")
+        try:
+            value = yaml.load(text, _StrictLoader)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {setting!r}: the value is not valid YAML") from None
+        result = _put(result, path.split("."), value, setting)
+    return result
+
+
+def _put(node: Any, path: list[str], value: Any, setting: str) -> Any:
+    """A copy of `node` with `value` at `path`; a name becomes `{use: name}` when its field is set."""
+    head, *rest = path
+    if isinstance(node, list):
+        if not head.isdigit() or int(head) >= len(node):
+            raise ConfigError(f"--set {setting!r}: {head!r} is no index of a list of {len(node)}")
+        index = int(head)
+        return [*node[:index], _put(node[index], rest, value, setting) if rest else value, *node[index + 1 :]]
+    if isinstance(node, str):
+        node = {"use": node}
+    if not isinstance(node, dict | types.NoneType):
+        raise ConfigError(f"--set {setting!r}: {head!r} lies below a plain value")
+    inner = (node or {}).get(head)
+    return {**(node or {}), head: _put(inner, rest, value, setting) if rest else value}

@@ -1,0 +1,1 @@
+"""Measuring teams: run, grade, compare, report."""

@@ -1,0 +1,129 @@
+"""Intervals of a mean and a paired test, on plain numbers. It knows no traces and no recipes.
+
+Everything random is seeded, so that equal numbers give equal intervals and p-values.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from coterie.types import record
+
+RESAMPLES = 10_000
+BLOCK = 4_000_000  # numbers held at once while resampling
+EXACT = 16  # up to this many unequal pairs every sign pattern is counted
+
+
+@record
+class Paired:
+    """A paired comparison. `n` pairs were compared, `dropped` had a side without a value.
+
+    `difference` is the mean of ours minus theirs; `p_value` is two-sided; both None without a pair.
+    """
+
+    p_value: float | None
+    difference: float | None
+    n: int
+    dropped: int
+    wins: int
+    losses: int
+
+
+def mean_interval(
+    values: Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean (Efron 1979). No value: (NaN, NaN); one value: it twice."""
+    sample = np.asarray(values, dtype=float)
+    if not sample.size:
+        return float("nan"), float("nan")
+    means = np.concatenate(list(_resampled_means(sample, resamples, np.random.default_rng(seed))))
+    tail = (1 - level) / 2
+    lo, hi = np.quantile(means, (tail, 1 - tail))
+    return float(lo), float(hi)
+
+
+def _resampled_means(sample: np.ndarray, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    # How often each distinct value is drawn is multinomial, so binary data costs two numbers a resample.
+    distinct, counts = np.unique(sample, return_counts=True)
+    block = max(1, BLOCK // distinct.size)
+    for start in range(0, resamples, block):
+        drawn = rng.multinomial(sample.size, counts / sample.size, size=min(block, resamples - start))  # (R, U)
+        yield drawn @ distinct / sample.size
+
+
+def wilson(passes: float, n: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion (Wilson 1927); (NaN, NaN) for n = 0."""
+    if not n:
+        return float("nan"), float("nan")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, shrink = passes / n, 1 + z * z / n
+    middle = (share + z * z / (2 * n)) / shrink
+    half = z / shrink * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
+    lo = 0.0 if passes == 0 else max(0.0, middle - half)
+    hi = 1.0 if passes == n else min(1.0, middle + half)
+    return lo, hi
+
+
+def accuracy_interval(
+    values: Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Interval of a mean of values in [0, 1]: the percentile bootstrap, but Wilson's where all are 0 or all are 1.
+
+    A bootstrap of equal values has width 0, which would call 5 of 5 right a certainty.
+    """
+    if len(values) and min(values) == max(values) and values[0] in (0, 1):
+        return wilson(sum(values), len(values), level=level)
+    return mean_interval(values, level=level, resamples=resamples, seed=seed)
+
+
+def paired_test(
+    ours: Sequence[float | None], theirs: Sequence[float | None], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Paired:
+    """Sign-flip permutation test of the mean difference over pairs; on binary values it is McNemar's exact test.
+
+    A pair with a None (an error, a query one side lacks) is dropped and counted. Pairs that are all equal
+    give p = 1. Exact where all differences have one size or at most 16 are not zero; else `resamples` random
+    sign patterns, with (hits + 1) / (resamples + 1), which is never 0.
+    """
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
+    differences = np.array([float(a) - float(b) for a, b in pairs])  # (n,)
+    return Paired(
+        p_value=_sign_flip(differences[differences != 0], resamples, seed) if pairs else None,
+        difference=float(differences.mean()) if pairs else None,
+        n=len(pairs),
+        dropped=len(ours) - len(pairs),
+        wins=int((differences > 0).sum()),
+        losses=int((differences < 0).sum()),
+    )
+
+
+def _sign_flip(moved: np.ndarray, resamples: int, seed: int) -> float:
+    if not moved.size:
+        return 1.0
+    size = np.abs(moved)
+    if np.allclose(size, size[0], rtol=1e-9, atol=0):
+        return binomial_test(int((moved > 0).sum()), moved.size)
+    limit = abs(moved.sum()) - 1e-9 * size.sum()
+    if moved.size <= EXACT:
+        patterns = (np.arange(2**moved.size)[:, None] >> np.arange(moved.size)) & 1  # (2^n, n)
+        return float((np.abs((2 * patterns - 1) @ moved) >= limit).mean())
+    hits = sum(int((np.abs(total) >= limit).sum()) for total in _flipped_sums(moved, resamples, seed))
+    return (hits + 1) / (resamples + 1)
+
+
+def _flipped_sums(moved: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    block = max(1, BLOCK // moved.size)
+    for start in range(0, resamples, block):
+        size = (min(block, resamples - start), moved.size)
+        yield (2.0 * rng.integers(0, 2, size=size, dtype=np.int8) - 1) @ moved
+
+
+def binomial_test(wins: int, n: int) -> float:
+    """Two-sided exact p-value of `wins` among n fair coin flips: min(1, 2 P(X <= min(wins, n - wins)))."""
+    term = total = 1
+    for i in range(min(wins, n - wins)):
+        term = term * (n - i) // (i + 1)
+        total += term
+    return min(1.0, 2 * total / 2**n)

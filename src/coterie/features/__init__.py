@@ -1,0 +1,1 @@
+"""Encoders: prompts to vectors for routers."""

@@ -1,0 +1,243 @@
+"""One query being solved: the handle that a strategy works with, and the contract of a strategy.
+
+Everything that is asked goes through a Rollout and ends on its trace, in request order, so that a rerun
+under other latencies gives the same trace. It knows no backend: it is given one `generate`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from coterie.errors import AllAgentsFailed, BackendError, BudgetExceeded
+from coterie.types import (
+    Agent,
+    Completion,
+    Failure,
+    Message,
+    Messages,
+    Pool,
+    Query,
+    Reader,
+    Router,
+    Routing,
+    State,
+    Trace,
+    Turn,
+    draw,
+    spec,
+)
+
+Generate = Callable[[Agent, Messages, int], Awaitable[Completion]]
+Watch = Callable[[Turn | Routing], None]
+
+
+@spec
+class Limits:
+    """What one query may use; None is no limit. Seconds are wall time, tokens count prompt and completion."""
+
+    calls: int = 64
+    tokens: int | None = None
+    cost_usd: float | None = None
+    seconds: float | None = 600.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a rollout has spent. The worst case of a call is held back before it and settled after it."""
+
+    limits: Limits
+    calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+    def reserve(self, agent: Agent, messages: Messages) -> tuple[int, float]:
+        """Hold back the worst case of one call; raise BudgetExceeded where it does not fit."""
+        prompt = sum(len(m.content) for m in messages) // 2 + 16
+        tokens = prompt + agent.sampling.max_tokens
+        cost = agent.price.of(prompt, agent.sampling.max_tokens) or 0.0
+        limits = self.limits
+        if self.calls + 1 > limits.calls:
+            raise BudgetExceeded(f"calls: {limits.calls} allowed")
+        if limits.tokens is not None and self.tokens + tokens > limits.tokens:
+            raise BudgetExceeded(f"tokens: {self.tokens} used or held of {limits.tokens}, the next call may take {tokens}")
+        if limits.cost_usd is not None and self.cost + cost > limits.cost_usd:
+            raise BudgetExceeded(f"cost: ${self.cost:.6f} used or held of ${limits.cost_usd}")
+        self.calls += 1
+        self.tokens += tokens
+        self.cost += cost
+        return tokens, cost
+
+    def settle(self, held: tuple[int, float], completion: Completion | None, cost: float | None) -> None:
+        """Replace what was held by what was used; a failed call used nothing that is known."""
+        used = completion.prompt_tokens + completion.completion_tokens if completion else 0
+        self.tokens += used - held[0]
+        self.cost += (cost or 0.0) - held[1]
+
+
+@dataclass(kw_only=True)
+class Rollout:
+    """One query being solved by one snapshot of a team."""
+
+    query: Query
+    pool: Pool
+    reader: Reader
+    router: Router
+    generate: Generate
+    limits: Limits = field(default_factory=Limits)
+    seed: int = 0
+    sample: int = 0
+    watch: Watch = lambda event: None
+    turns: list[Turn] = field(default_factory=list, init=False)
+    routings: list[Routing] = field(default_factory=list, init=False)
+    failures: list[Failure] = field(default_factory=list, init=False)
+    _asked: dict[str, int] = field(default_factory=dict, init=False)
+    _waited: float = field(default=0.0, init=False)
+    _path: float = field(default=0.0, init=False)
+    _began: float = field(default_factory=time.perf_counter, init=False)
+
+    def __post_init__(self) -> None:
+        self._ledger = Ledger(self.limits)
+
+    async def route(self) -> Routing:
+        """Ask the router what to do next, given all turns so far."""
+        after = len(self.turns)
+        state = State(self.query, self.pool, tuple(self.turns), self._seed("router", after))
+        routing = await asyncio.to_thread(self.router.route, state)
+        routing = replace(routing, after=after, seed=state.seed)
+        self.routings.append(routing)
+        self.watch(routing)
+        return routing
+
+    async def ask(self, name: str, messages: Messages = (), *, reads: Sequence[int] = ()) -> Turn:
+        """Ask one agent. Without `messages` it is asked the query itself. Raises AllAgentsFailed."""
+        return (await self.ask_all([name], messages, reads=reads))[0]
+
+    async def ask_all(
+        self,
+        names: Sequence[str],
+        messages: Messages = (),
+        *,
+        reads: Sequence[int] = (),
+        temperature: float | None = None,
+    ) -> list[Turn]:
+        """Ask several agents at once; a name given k times is sampled k times, each with its own seed.
+
+        A call that fails is noted and left out. Turns are recorded in the order of `names`. Where a limit
+        leaves room for some calls only, those are made and recorded before BudgetExceeded is raised.
+        """
+        calls: list[asyncio.Task[Turn]] = []
+        spent: BudgetExceeded | None = None
+        for name in names:
+            agent = _varied(self.pool[name], temperature)
+            prompt = with_instruction(agent, messages or self.query.messages)
+            try:
+                held = self._ledger.reserve(agent, prompt)
+            except BudgetExceeded as error:
+                spent = error
+                break
+            calls.append(asyncio.ensure_future(self._call(agent, prompt, tuple(reads), held)))
+        turns = await self._gather(names, calls)
+        if spent is not None:
+            raise spent
+        if not turns:
+            raise AllAgentsFailed(", ".join(f"{f.agent}: {f.message}" for f in self.failures[-len(calls) :]))
+        return turns
+
+    async def _gather(self, names: Sequence[str], calls: list["asyncio.Task[Turn]"]) -> list[Turn]:
+        """Wait for all calls; also when cancelled, what is finished gets on the trace."""
+        start, before = time.perf_counter(), len(self.turns)
+        try:
+            if calls:
+                await asyncio.wait(calls)
+        finally:
+            for call in calls:
+                call.cancel()
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            for name, result in zip(names, results, strict=False):
+                self._note(name, result)
+            self._waited += time.perf_counter() - start
+            self._path += max((t.completion.seconds for t in self.turns[before:]), default=0.0)
+        systemic = [r for r in results if isinstance(r, BaseException) and not isinstance(r, BackendError)]
+        if systemic:
+            raise systemic[0]
+        return self.turns[before:]
+
+    def _note(self, name: str, result: Turn | BaseException) -> None:
+        if isinstance(result, Turn):
+            turn = replace(result, index=len(self.turns))
+            self.turns.append(turn)
+            self.watch(turn)
+        elif isinstance(result, BackendError):
+            self.failures.append(Failure(agent=name, kind=type(result).__name__, message=str(result)))
+
+    def _call(
+        self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float]
+    ) -> "Awaitable[Turn]":
+        nth = self._asked[agent.name] = self._asked.get(agent.name, -1) + 1
+        return self._generate(agent, prompt, reads, held, self._seed(agent.name, nth))
+
+    async def _generate(
+        self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float], seed: int
+    ) -> Turn:
+        completion, cost = None, None
+        try:
+            completion = await self.generate(agent, prompt, seed)
+            cost = agent.price.of(completion.prompt_tokens, completion.completion_tokens)
+        finally:
+            self._ledger.settle(held, completion, cost)
+        return Turn(
+            index=-1,
+            agent=agent.name,
+            role=agent.role,
+            revision=agent.revision,
+            messages=prompt,
+            completion=completion,
+            answer=self.reader.extract(completion.text),
+            reads=reads,
+            cost=cost,
+        )
+
+    def finish(self, final: Turn | None, stopped: Literal["done", "budget", "failed"]) -> Trace:
+        """The trace of all that happened, settled by `final`."""
+        return Trace(
+            query=self.query,
+            sample=self.sample,
+            revisions={agent.name: agent.revision for agent in self.pool.values()},
+            turns=tuple(self.turns),
+            routings=tuple(self.routings),
+            final=None if final is None else final.index,
+            failures=tuple(self.failures),
+            stopped=stopped,
+            seconds=time.perf_counter() - self._began - self._waited + self._path,
+        )
+
+    def _seed(self, name: str, nth: int) -> int:
+        return draw(self.seed, self.query.id, self.sample, name, nth)
+
+
+def with_instruction(agent: Agent, messages: Messages) -> Messages:
+    """The prompt an agent sees: its instruction leads the system message."""
+    if not agent.instruction:
+        return messages
+    first, rest = messages[0], messages[1:]
+    if first.role == "system":
+        return (Message(role="system", content=f"{agent.instruction}\n\n{first.content}"), *rest)
+    return (Message(role="system", content=agent.instruction), *messages)
+
+
+def _varied(agent: Agent, temperature: float | None) -> Agent:
+    """The agent at another temperature, which its revision then says."""
+    if temperature is None or temperature == agent.sampling.temperature:
+        return agent
+    sampling = replace(agent.sampling, temperature=temperature)
+    return replace(agent, sampling=sampling, revision=f"{agent.revision}+t{temperature:g}")
+
+
+class Strategy(Protocol):
+    """How agents work together."""
+
+    async def solve(self, rollout: Rollout) -> Turn | None:
+        """Ask through the rollout; return the turn that settles the query, None where nothing does."""
+        ...

@@ -1,0 +1,1 @@
+"""What outlives a process: the call cache, run folders and tensors on disk."""

@@ -1,0 +1,1 @@
+"""Strategies: how agents work together on one query."""

@@ -1,0 +1,1 @@
+"""Queries that can be graded: data, answer contracts, and one verifier per kind of item."""

@@ -1,0 +1,242 @@
+"""A team: a pool, a router and a strategy. `Team.solve` is the one way a query is answered.
+
+Serving, evaluation and training call it alike; new agents come in through `Team.swap`. A team is loaded
+from a recipe, a YAML file that fills these slots.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from coterie.config import build, find, nearest, override, read_yaml, validate
+from coterie.errors import AllAgentsFailed, BudgetExceeded, ConfigError
+from coterie.pool import read_pool, split_model
+from coterie.rollout import Limits, Rollout, Strategy, Watch
+from coterie.storage.cache import Cache, call_key
+from coterie.strategies.vote import weighted_vote
+from coterie.tasks.catalog import query_of, reader_of
+from coterie.types import Agent, Backend, Completion, Messages, Pool, Query, Router, Trace, Turn, spec
+
+log = logging.getLogger(__name__)
+BUILTIN_RECIPE = "builtin"
+
+
+@spec
+class Recipe:
+    """The keys of a recipe file. `contracts` maps a kind of task to the answer contract its prompts use."""
+
+    agents: list[Any]
+    router: Any = "uniform"
+    strategy: Any = "vote"
+    name: str = ""
+    description: str = ""
+    limits: Limits = field(default_factory=Limits)
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass
+class Backends:
+    """The backends that are open, one for each model, shared by all teams that were given this object."""
+
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    opened: dict[str, Backend] = field(default_factory=dict)
+
+    def of(self, agent: Agent) -> Backend:
+        """The backend that holds the agent's base model."""
+        if agent.model not in self.opened:
+            scheme, model = split_model(agent.model)
+            where = f"backends.{scheme}"
+            table = {"model": model, **self.options.get(scheme, {})}
+            self.opened[agent.model] = validate(find("backend", scheme), table, where)
+        return self.opened[agent.model]
+
+    async def aclose(self) -> None:
+        for backend in self.opened.values():
+            await backend.aclose()
+        self.opened.clear()
+
+
+@dataclass
+class Team:
+    """Agents that answer together."""
+
+    pool: Pool
+    router: Router
+    strategy: Strategy
+    name: str = "team"
+    limits: Limits = field(default_factory=Limits)
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    cache: Cache | None = None
+    backends: Backends = field(default_factory=Backends)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check(self.pool)
+
+    @staticmethod
+    def load(
+        source: str | Path,
+        settings: Sequence[str] = (),
+        *,
+        cache: Cache | None = None,
+        backends: Backends | None = None,
+    ) -> "Team":
+        """The team of a recipe file or built-in recipe, with `key.path=value` settings applied.
+
+        Opens no model. Raises ConfigError of one line that names file and key.
+        """
+        file = recipe_file(source)
+        table = override(read_yaml(file), settings)
+        recipe: Recipe = validate(Recipe, table, str(file))
+        where, base = f"{file}: ", file.parent
+        team = Team(
+            pool=read_pool(recipe.agents, str(file), base),
+            router=build("router", recipe.router, where, base),
+            strategy=build("strategy", recipe.strategy, where, base),
+            name=recipe.name or file.stem,
+            limits=recipe.limits,
+            contracts=recipe.contracts,
+            seed=recipe.seed,
+            cache=cache,
+            backends=backends or Backends(recipe.backends),
+            config=table,
+        )
+        for agent in team.pool.values():
+            team.backends.of(agent)
+        return team
+
+    async def solve(self, query: Query, *, sample: int = 0, watch: Watch = lambda event: None) -> Trace:
+        """Answer one query. The pool is read once, so that a swap never touches a running rollout.
+
+        An agent's failure or a spent limit ends in the best answer so far; only systemic faults raise.
+        """
+        rollout = Rollout(
+            query=query,
+            pool=self.pool,
+            reader=reader_of(query),
+            router=self.router,
+            generate=self._generate,
+            limits=self.limits,
+            seed=self.seed,
+            sample=sample,
+            watch=watch,
+        )
+        stopped: Literal["done", "budget", "failed"] = "done"
+        final: Turn | None
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                final = await self.strategy.solve(rollout)
+        except (BudgetExceeded, TimeoutError):
+            stopped, final = "budget", best_so_far(rollout)
+        except AllAgentsFailed:
+            stopped, final = "failed", best_so_far(rollout)
+        return rollout.finish(final, stopped)
+
+    async def solve_all(self, queries: Iterable[Query], concurrency: int = 16) -> AsyncIterator[Trace]:
+        """Traces as they are finished, at most `concurrency` rollouts at a time."""
+        waiting = iter(queries)
+        running: set[asyncio.Task[Trace]] = set()
+        try:
+            while True:
+                for query in waiting:
+                    running.add(asyncio.create_task(self.solve(query)))
+                    if len(running) >= concurrency:
+                        break
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def swap(self, *agents: Agent, without: Sequence[str] = ()) -> None:
+        """Put new agents, or new revisions of old ones, in place for all later queries.
+
+        Everything is prepared first and put in place by one assignment: a swap that fails leaves the team
+        as it was, and running rollouts keep the pool they began with.
+        """
+        absent = [name for name in without if name not in self.pool]
+        if absent:
+            raise ConfigError(f"cannot remove agent {absent[0]!r}{nearest(absent[0], self.pool)}")
+        pool = self.pool.with_agents(*agents, without=without)
+        self._check(pool)
+        for agent in agents:
+            await self.backends.of(agent).prepare(agent)
+        self.pool = pool
+
+    def ask(self, text: str, task: str = "chat") -> Trace:
+        """Answer one text and close the models again: the one door for code without an event loop."""
+        return asyncio.run(self._ask(self.query(text, task)))
+
+    def query(self, text: str, task: str = "chat") -> Query:
+        """A text as a query of a kind of task; equal texts have equal ids, and so equal answers."""
+        digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+        return query_of(text, task, contract=self.contracts.get(task), id=f"ask-{digest}")
+
+    async def _ask(self, query: Query) -> Trace:
+        try:
+            return await self.solve(query)
+        finally:
+            await self.backends.aclose()
+
+    async def warm(self, queries: Sequence[Query]) -> None:
+        """Let the router's encoder see all prompts in batches, before they come one by one."""
+        encoder = getattr(self.router, "encoder", None)
+        if encoder is not None and queries:
+            await asyncio.to_thread(encoder.encode, [query.messages for query in queries])
+
+    def with_parts(self, **parts: Any) -> "Team":
+        """The same team with other parts; backends and cache are shared."""
+        return replace(self, **parts)
+
+    async def _generate(self, agent: Agent, messages: Messages, seed: int) -> Completion:
+        if self.cache is None:
+            return await self.backends.of(agent).generate(agent, messages, seed=seed)
+        key = call_key(agent, messages, seed)
+        if (hit := self.cache.get(key)) is not None:
+            return hit
+        completion = await self.backends.of(agent).generate(agent, messages, seed=seed)
+        self.cache.put(key, completion)
+        return completion
+
+    def _check(self, pool: Pool) -> None:
+        if not pool.names("solver"):
+            raise ConfigError(f"team {self.name!r} has no agent with role solver")
+        unknown = [a.name for a in pool.values() if a.price.of(1, 1) is None]
+        if self.limits.cost_usd is not None and unknown:
+            raise ConfigError(f"limits.cost_usd cannot be kept: the price of agent {unknown[0]!r} is unknown")
+
+
+def best_so_far(rollout: Rollout) -> Turn | None:
+    """The vote over the solvers' turns that a stopped rollout has, by its last routing."""
+    scores = rollout.routings[-1].scores or rollout.routings[-1].weights if rollout.routings else {}
+    turns = [turn for turn in rollout.turns if turn.role == "solver"]
+    return weighted_vote(turns, scores, rollout.reader.same)
+
+
+def recipe_file(source: str | Path) -> Path:
+    """The file of a recipe: a path, or the name of a built-in recipe."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    inside = Path(str(files("coterie") / "recipes" / f"{source}.yaml"))
+    if inside.is_file():
+        return inside
+    raise ConfigError(f"recipe {str(source)!r}: no such file or built-in recipe{nearest(str(source), recipes())}")
+
+
+def recipes() -> list[str]:
+    """Names of the built-in recipes."""
+    folder = Path(str(files("coterie") / "recipes"))
+    return sorted(path.stem for path in folder.glob("*.yaml"))

@@ -35,13 +35,19 @@ def revise(agent: Agent) -> Agent:
     """The agent with its revision: a digest of model, adapter content, instruction and sampling."""
     scheme, model = split_model(agent.model)
     facts = {
-        "model": [scheme, content_digest(Path(model)) if Path(model).exists() else model],
+        "model": [scheme, *_identity(model)],
         "adapter": content_digest(Path(agent.adapter)) if agent.adapter else None,
         "instruction": agent.instruction,
         "sampling": asdict(agent.sampling),
     }
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
     return replace(agent, revision=hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def _identity(model: str) -> list[str]:
+    """What a model name stands for: the content of a path (`path#part` too), else the name itself."""
+    path, sign, part = model.rpartition("#") if "#" in model else (model, "", "")
+    return [content_digest(Path(path)), part] if Path(path).exists() else [model]
 
 
 def content_digest(path: Path) -> str:

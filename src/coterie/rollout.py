@@ -61,7 +61,9 @@ class Ledger:
         if self.calls + 1 > limits.calls:
             raise BudgetExceeded(f"calls: {limits.calls} allowed")
         if limits.tokens is not None and self.tokens + tokens > limits.tokens:
-            raise BudgetExceeded(f"tokens: {self.tokens} used or held of {limits.tokens}, the next call may take {tokens}")
+            raise BudgetExceeded(
+                f"tokens: {self.tokens} used or held of {limits.tokens}, the next call may take {tokens}"
+            )
         if limits.cost_usd is not None and self.cost + cost > limits.cost_usd:
             raise BudgetExceeded(f"cost: ${self.cost:.6f} used or held of ${limits.cost_usd}")
         self.calls += 1

@@ -7,9 +7,10 @@ from a recipe, a YAML file that fills these slots.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -143,16 +144,11 @@ class Team:
     async def solve_all(self, queries: Iterable[Query], concurrency: int = 16) -> AsyncIterator[Trace]:
         """Traces as they are finished, at most `concurrency` rollouts at a time."""
         waiting = iter(queries)
-        running: set[asyncio.Task[Trace]] = set()
+        running = {asyncio.create_task(self.solve(query)) for query in islice(waiting, concurrency)}
         try:
-            while True:
-                for query in waiting:
-                    running.add(asyncio.create_task(self.solve(query)))
-                    if len(running) >= concurrency:
-                        break
-                if not running:
-                    return
+            while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                running |= {asyncio.create_task(self.solve(query)) for query in islice(waiting, len(done))}
                 for task in done:
                     yield task.result()
         finally:
@@ -196,10 +192,6 @@ class Team:
         if encoder is not None and queries:
             await asyncio.to_thread(encoder.encode, [query.messages for query in queries])
 
-    def with_parts(self, **parts: Any) -> "Team":
-        """The same team with other parts; backends and cache are shared."""
-        return replace(self, **parts)
-
     async def _generate(self, agent: Agent, messages: Messages, seed: int) -> Completion:
         if self.cache is None:
             return await self.backends.of(agent).generate(agent, messages, seed=seed)
@@ -207,7 +199,7 @@ class Team:
         if (hit := self.cache.get(key)) is not None:
             return hit
         completion = await self.backends.of(agent).generate(agent, messages, seed=seed)
-        self.cache.put(key, completion)
+        await asyncio.to_thread(self.cache.put, key, completion)
         return completion
 
     def _check(self, pool: Pool) -> None:

@@ -8,24 +8,27 @@ traces and nothing else. Every record here is immutable.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict
 
 T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid")
-record = dataclass(frozen=True, slots=True, kw_only=True)
 
+if TYPE_CHECKING:  # type checkers know `replace` and `asdict` for the one true decorator only
+    from dataclasses import dataclass as record
+    from dataclasses import dataclass as spec
+else:
+    record = dataclass(frozen=True, slots=True, kw_only=True)
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-def spec(cls: type[T]) -> type[T]:
-    """A component that is its own configuration: a frozen keyword-only dataclass that rejects unknown keys.
+    def spec(cls: type[T]) -> type[T]:
+        """A component that is its own configuration: a frozen keyword-only dataclass, strict about its keys.
 
-    `use: <name>` in a recipe picks the class, the other keys are its fields.
-    """
-    cls.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
-    return dataclass(frozen=True, kw_only=True)(cls)
+        `use: <name>` in a recipe picks the class, the other keys are its fields.
+        """
+        cls.__pydantic_config__ = STRICT
+        return dataclass(frozen=True, kw_only=True)(cls)
 
 
 # --- what is asked -----------------------------------------------------------------------------------

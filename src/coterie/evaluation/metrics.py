@@ -4,6 +4,7 @@ It reads traces and nothing else; printing and drawing are elsewhere. An error i
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -55,7 +56,7 @@ class Row:
 
 @record
 class Cell:
-    """One domain by one agent: of `queries`, in how many it was asked; of its `scored` turns, how many were right."""
+    """One domain by one agent: in how many of `queries` it was asked, how many of its `scored` turns were right."""
 
     domain: str
     agent: str
@@ -66,7 +67,7 @@ class Cell:
 
 
 def outcome(trace: Trace) -> Outcome:
-    """Right, wrong, error, or unscored. Nobody answered because calls failed: an error, whatever the verifier said."""
+    """Right, wrong, error or unscored. Nobody answered because calls failed: an error, whatever the score."""
     if trace.final is None and (trace.stopped == "failed" or (trace.failures and not trace.turns)):
         return "error"
     if trace.score is None:
@@ -84,9 +85,7 @@ def rows(traces: Traces, baseline: str | None) -> list[Row]:
     if baseline is not None and baseline not in traces:
         raise ConfigError(f"baseline {baseline!r} is not among the recipes: {', '.join(traces)}")
     solvable = _solvable(traces)
-    return [
-        _row(name, list(found), solvable, _against(traces, name, baseline)) for name, found in traces.items()
-    ]
+    return [_row(name, list(found), solvable, _against(traces, name, baseline)) for name, found in traces.items()]
 
 
 def _row(name: str, traces: list[Trace], solvable: Mapping[str, bool] | None, test: Paired | None) -> Row:
@@ -101,7 +100,7 @@ def _row(name: str, traces: list[Trace], solvable: Mapping[str, bool] | None, te
         n=len(traces),
         accuracy=accuracy,
         ci=accuracy_interval(list(passes.values())),
-        p_value=test and test.p_value,
+        p_value=test.p_value if test else None,
         score=_mean([t.score.value for t in judged if t.score and t.score.value is not None]),
         tokens=_mean([t.tokens for t in traces]),
         cost_usd=_cost(traces),
@@ -157,26 +156,28 @@ def oracle(traces: Traces) -> float | None:
 
 def crossing(traces: Sequence[Trace]) -> list[Cell]:
     """Domain by agent, both sorted, a cell for every pair. A query counts once an agent, its turns one by one."""
-    domains = sorted({t.query.domain for t in traces})
-    agents = sorted(set().union(*(asked(t) for t in traces))) if traces else []
-    return [_cell(domain, agent, [t for t in traces if t.query.domain == domain]) for domain in domains for agent in agents]
-
-
-def _cell(domain: str, agent: str, traces: Sequence[Trace]) -> Cell:
-    verdicts = [
-        turn.score.correct
-        for t in traces
-        for turn in t.turns
-        if turn.agent == agent and turn.score is not None and turn.score.correct is not None
+    queries = Counter(trace.query.domain for trace in traces)
+    called: Counter[tuple[str, str]] = Counter()
+    verdicts: dict[tuple[str, str], list[bool]] = {}
+    for trace in traces:
+        domain = trace.query.domain
+        called.update((domain, agent) for agent in asked(trace))
+        for turn in trace.turns:
+            if turn.score is not None and turn.score.correct is not None:
+                verdicts.setdefault((domain, turn.agent), []).append(turn.score.correct)
+    agents = sorted({agent for _, agent in called})
+    return [
+        Cell(
+            domain=domain,
+            agent=agent,
+            queries=queries[domain],
+            asked=called[domain, agent],
+            scored=len(verdicts.get((domain, agent), ())),
+            right=sum(verdicts.get((domain, agent), ())),
+        )
+        for domain in sorted(queries)
+        for agent in agents
     ]
-    return Cell(
-        domain=domain,
-        agent=agent,
-        queries=len(traces),
-        asked=sum(agent in asked(t) for t in traces),
-        scored=len(verdicts),
-        right=sum(verdicts),
-    )
 
 
 def to_json(task: str, rows: Sequence[Row]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from coterie.types import record
 
 RESAMPLES = 10_000
 BLOCK = 4_000_000  # numbers held at once while resampling
+FEW = 32  # up to this many distinct values a resample is drawn as their counts
 EXACT = 16  # up to this many unequal pairs every sign pattern is counted
 
 
@@ -44,12 +45,16 @@ def mean_interval(
 
 
 def _resampled_means(sample: np.ndarray, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    # How often each distinct value is drawn is multinomial, so binary data costs two numbers a resample.
     distinct, counts = np.unique(sample, return_counts=True)
-    block = max(1, BLOCK // distinct.size)
+    block = max(1, BLOCK // sample.size)
     for start in range(0, resamples, block):
-        drawn = rng.multinomial(sample.size, counts / sample.size, size=min(block, resamples - start))  # (R, U)
-        yield drawn @ distinct / sample.size
+        size = min(block, resamples - start)
+        if distinct.size <= FEW:
+            # How often each value is drawn is multinomial: binary data costs two numbers a resample.
+            drawn = rng.multinomial(sample.size, counts / sample.size, size=size)  # (R, U)
+            yield drawn @ distinct / sample.size
+        else:
+            yield np.sort(sample)[rng.integers(0, sample.size, size=(size, sample.size))].mean(axis=1)
 
 
 def wilson(passes: float, n: int, *, level: float = 0.95) -> tuple[float, float]:
@@ -126,4 +131,4 @@ def binomial_test(wins: int, n: int) -> float:
     for i in range(min(wins, n - wins)):
         term = term * (n - i) // (i + 1)
         total += term
-    return min(1.0, 2 * total / 2**n)
+    return float(min(1.0, 2 * total / 2**n))

@@ -1,10 +1,10 @@
 """Run folders: what an evaluation leaves on disk, written so that a kill at any moment loses nothing finished.
 
-  run.json          what is run: resuming under another configuration is refused, naming the keys
-  traces.jsonl      one finished rollout a line, appended, without scores
-  decisions.jsonl   who was asked and what was answered, written when all rollouts are done ...
-  decisions.sha256  ... and hashed before the first grade
-  scores.jsonl      one verdict a graded text, appended
+run.json          what is run: resuming under another configuration is refused, naming the keys
+traces.jsonl      one finished rollout a line, appended, without scores
+decisions.jsonl   who was asked and what was answered, written when all rollouts are done ...
+decisions.sha256  ... and hashed before the first grade
+scores.jsonl      one verdict a graded text, appended
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class Run:
 
     @staticmethod
     def open(path: Path, config: Mapping[str, Any]) -> "Run":
-        """Begin the run, or go on with it if its configuration is the same."""
+        """Begin the run, or go on with it if its configuration is the same; grading errors are tried again."""
         file = path / "run.json"
         if file.exists():
             _refuse_other(file, config)
@@ -42,7 +42,9 @@ class Run:
         write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True))
         for name in ("traces.jsonl", "scores.jsonl"):
             _drop_torn_tail(path / name)
-        return Run(path, config)._with_scores()
+        run = Run(path, config)._with_scores()
+        run.scores = {key: score for key, score in run.scores.items() if score.verdict != "error"}
+        return run
 
     @staticmethod
     def load(path: Path) -> "Run":
@@ -88,14 +90,19 @@ class Run:
         """Add one verdict on one text."""
         key = text_key(query, text)
         self.scores[key] = score
-        _append(self.path / "scores.jsonl", {"text": key, "query": query.id, "score": SCORE.dump_python(score, mode="json")})
+        _append(
+            self.path / "scores.jsonl",
+            {"text": key, "query": query.id, "score": SCORE.dump_python(score, mode="json")},
+        )
 
     def scored(self, trace: Trace) -> Trace:
-        """The trace with the verdicts that are known. A rollout that nobody answered has an `error`."""
+        """The trace with the verdicts that are known. Calls that failed are an error, a spent limit is not."""
         turns = tuple(replace(t, score=self._score(trace.query, t)) for t in trace.turns)
         if trace.final is not None:
             return replace(trace, turns=turns, score=turns[trace.final].score)
-        return replace(trace, turns=turns, score=Score(verdict="error", value=None, reason=_why(trace)))
+        failed = trace.stopped == "failed" or bool(trace.failures and not turns)
+        score = Score(verdict="error" if failed else "fail", value=None if failed else 0.0, reason=_why(trace))
+        return replace(trace, turns=turns, score=score)
 
     def _score(self, query: Query, turn: Turn) -> Score | None:
         return self.scores.get(text_key(query, turn.completion.text))

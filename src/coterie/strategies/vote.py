@@ -7,6 +7,8 @@ from coterie.errors import AllAgentsFailed
 from coterie.rollout import Rollout
 from coterie.types import Routing, Turn, spec
 
+ROUNDING = 1e-9  # .6 + .3 is to reach .9
+
 
 @spec
 class Vote:
@@ -21,13 +23,17 @@ class Vote:
     threshold: float = 0.7
     all_on_open: bool = False
 
+    def plan(self, routing: Routing) -> list[str]:
+        """Who is asked first."""
+        return prefix_reaching(routing, routing.ranked(), self.threshold)
+
     async def solve(self, rollout: Rollout) -> Turn | None:
         routing = await rollout.route()
         queue = routing.ranked()
         if rollout.reader.open_ended and not self.all_on_open:
             return await first_answer(rollout, queue)
         turns: list[Turn] = []
-        while queue and (not turns or _reached(turns, routing) < self.threshold):
+        while queue and (not turns or _reached(turns, routing) < self.threshold - ROUNDING):
             names = prefix_reaching(routing, queue, self.threshold - _reached(turns, routing))
             queue = queue[len(names) :]
             turns += await ask_some(rollout, names, last=not queue and not turns)
@@ -43,9 +49,13 @@ class TopK:
     k: int | None = None
     weighted: bool = True
 
+    def plan(self, routing: Routing) -> list[str]:
+        """Who is asked."""
+        return routing.ranked()[: self.k]
+
     async def solve(self, rollout: Rollout) -> Turn | None:
         routing = await rollout.route()
-        turns = await rollout.ask_all(routing.ranked()[: self.k])
+        turns = await rollout.ask_all(self.plan(routing))
         if rollout.reader.open_ended:
             return turns[0]
         scores = (routing.scores or routing.weights) if self.weighted else {}
@@ -58,7 +68,7 @@ def prefix_reaching(routing: Routing, names: Sequence[str], threshold: float) ->
     for name in names:
         prefix.append(name)
         total += routing.score(name)
-        if total >= threshold:
+        if total >= threshold - ROUNDING:
             break
     return prefix
 

@@ -1,0 +1,33 @@
+# make setup  the environment and the embedded model      make demo  the demonstration
+# make test   tests, style, types and import layers       make bench  the speed ratios
+PYTHON ?= python3
+BIN := .venv/bin
+OUT ?= runs/demo
+
+.PHONY: setup demo test check bench clean
+
+setup: .venv/.ready
+	@$(BIN)/coterie models fetch
+
+.venv/.ready: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/coterie demo --out $(OUT)
+
+test: setup check
+	$(BIN)/python -m pytest
+
+check: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	@for file in benchmarks/*.py; do case $$file in *gpu.py) ;; *) $(BIN)/python $$file || exit 1 ;; esac; done
+
+clean:
+	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,72 @@
+"""The local backend: agents over one shared transformers model, their requests fused into running batches.
+
+The asyncio side only, and light until `prepare`: the queue and its thread are in `worker`.
+"""
+
+import asyncio
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from coterie.types import Agent, Completion, Messages, spec
+
+if TYPE_CHECKING:
+    from coterie.backends.base_model import Base
+    from coterie.backends.worker import Worker
+
+
+@spec
+class Local:
+    """Serves agents over one model of this process.
+
+    `model`: `builtin:smollm2-135m`, a Hugging Face id (`id@revision`), a local folder or a `.gguf` file.
+    `deterministic`: a completion is bit for bit the same whatever shares its batch (on one kind of machine, with
+    one `max_batch`), at the price of one thread and of steps that all cost as much as a full batch. Without it,
+    completions are equal up to floating-point ties.
+    `return_tokens`: completions carry token ids and log-probabilities.
+    `cache_gib` bounds the keys and values of the running batch: requests beyond it wait.
+    """
+
+    model: str
+    max_batch: int = 32
+    deterministic: bool = False
+    return_tokens: bool = False
+    cache_gib: float = 4.0
+
+    async def prepare(self, agent: Agent) -> None:
+        """Load the model and the agent's adapter. Raises: UserError when either cannot be served."""
+        await asyncio.to_thread(self._worker.prepare, agent)
+
+    async def generate(self, agent: Agent, messages: Messages, *, seed: int) -> Completion:
+        """One completion. Cancelling the caller takes the request out of its batch.
+
+        Raises: BackendError when this request failed; ContextOverflow when its limits leave no room.
+        """
+        if not self._worker.knows(agent):
+            await self.prepare(agent)
+        return await asyncio.wrap_future(self._worker.ask(agent, messages, seed))
+
+    async def release(self, agent: Agent) -> None:
+        """Forget an agent that is no longer asked; its adapter goes with the last that need it."""
+        await asyncio.to_thread(self._worker.release, agent)
+
+    async def aclose(self) -> None:
+        """Stop the thread, let go of the model and the adapters. A later call starts anew."""
+        await asyncio.to_thread(self._worker.close)
+
+    @cached_property
+    def _worker(self) -> "Worker":
+        from coterie.backends.running import Running, one_thread
+        from coterie.backends.worker import Worker
+
+        def start(base: "Base") -> Running:
+            if self.deterministic:
+                one_thread()
+            return Running(
+                base,
+                self.max_batch,
+                deterministic=self.deterministic,
+                tokens=self.return_tokens,
+                cache_gib=self.cache_gib,
+            )
+
+        return Worker(self.model, start)

@@ -1,0 +1,190 @@
+"""`agents`: the expert folders that a recipe's pool is read from."""
+
+import asyncio
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from coterie.cli import options, show
+from coterie.config import nearest, override, validate
+from coterie.errors import BackendError, ConfigError
+from coterie.pool import FILE, read_agent, read_pool, revise, write_agent
+from coterie.team import BUILTIN_RECIPE, Backends, Team
+from coterie.types import Agent, record
+
+folder = click.option(
+    "--experts",
+    default="experts",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of expert folders.",
+)
+
+
+@click.group()
+def agents() -> None:
+    """List, add, swap and remove expert folders."""
+
+
+@agents.command("list")
+@click.option(
+    "--experts", type=click.Path(path_type=Path), help="Folder of expert folders (default: the recipe's pool)."
+)
+@click.option("--recipe", "-r", default=BUILTIN_RECIPE, show_default=True, help="Recipe whose pool is listed.")
+@options.as_json
+def list_(experts: Path | None, recipe: str, as_json: bool) -> None:
+    """Say who is in a pool."""
+    pool = read_pool(["*"], str(experts), experts) if experts else Team.load(recipe).pool
+    rows = [facts(pool[name]) for name in sorted(pool)]
+    if as_json:
+        options.print_json({"agents": rows})
+        return
+    table = Table("agent", "role", "model", "adapter", "$/M in", "$/M out", "revision")
+    for row in rows:
+        table.add_row(*(escape("unknown" if value is None else str(value)) for value in row.values()))
+    show.out.print(table)
+
+
+def facts(agent: Agent) -> dict[str, Any]:
+    """One line about an agent."""
+    return {
+        "name": agent.name,
+        "role": agent.role,
+        "model": agent.model,
+        "adapter": Path(agent.adapter).name if agent.adapter else "",
+        "prompt_price": agent.price.prompt,
+        "completion_price": agent.price.completion,
+        "revision": agent.revision,
+    }
+
+
+@record
+class Wanted:
+    """What `add` and `swap` are told about an agent."""
+
+    name: str
+    experts: Path
+    model: str | None
+    adapter: Path | None
+    instruction: str | None
+    settings: tuple[str, ...]
+    check: bool
+
+
+def described(command: Any) -> Any:
+    """The options that `add` and `swap` share."""
+    parts = (
+        click.argument("name"),
+        folder,
+        click.option("--model", help="<backend>:<model>, such as builtin:smollm2-135m."),
+        click.option(
+            "--adapter", type=click.Path(path_type=Path), help="LoRA adapter folder (PEFT); it is copied."
+        ),
+        click.option("--instruction", help="System message of this agent."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="E.g. sampling.temperature=0."),
+        click.option("--check/--no-check", default=True, help="Load the agent once before anything is changed."),
+    )
+    for part in reversed(parts):
+        command = part(command)
+    return command
+
+
+@agents.command()
+@described
+@options.bundle(Wanted)
+def add(wanted: Wanted) -> None:
+    """Write the expert folder NAME."""
+    if not wanted.model:
+        raise ConfigError("--model is needed, such as --model builtin:smollm2-135m")
+    if _path(wanted).exists():
+        raise ConfigError(f"{_path(wanted)} exists; `coterie agents swap {wanted.name}` replaces it")
+    _write(wanted, {"name": wanted.name})
+
+
+@agents.command()
+@described
+@options.bundle(Wanted)
+def swap(wanted: Wanted) -> None:
+    """Put another model, adapter, instruction or setting into the expert folder NAME."""
+    old = read_agent(_existing(wanted.experts, wanted.name))
+    _write(wanted, _table(old))
+
+
+def _table(agent: Agent) -> dict[str, Any]:
+    return {key: value for key, value in asdict(agent).items() if key not in ("folder", "revision")}
+
+
+def _write(wanted: Wanted, table: dict[str, Any]) -> None:
+    """Prepare the whole new folder beside the old one, check it, then put it in place."""
+    given = {"model": wanted.model, "instruction": wanted.instruction}
+    table |= {key: value for key, value in given.items() if value is not None}
+    agent: Agent = validate(Agent, override(table, wanted.settings), f"agent {wanted.name}")
+    target = _path(wanted)
+    draft = target.with_name(f".{wanted.name}.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        source = wanted.adapter or (Path(agent.adapter) if agent.adapter else None)
+        if source is not None:
+            agent = replace(agent, adapter=_copied(source, draft))
+        write_agent(draft, agent)
+        fresh = read_agent(draft)
+        if wanted.check:
+            asyncio.run(_prepare(fresh))
+        old = target.with_name(f".{wanted.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():
+            target.rename(old)
+        draft.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    click.echo(f"{target}: revision {read_agent(target).revision}")
+
+
+def _copied(source: Path, draft: Path) -> str:
+    if not (source / "adapter_config.json").is_file():
+        raise ConfigError(f"{source}: is no PEFT adapter folder, it has no adapter_config.json")
+    shutil.copytree(source, draft / "adapter")
+    return str((draft / "adapter").resolve())
+
+
+async def _prepare(agent: Agent) -> None:
+    backends = Backends()
+    try:
+        await backends.of(revise(agent)).prepare(agent)
+    except BackendError as error:
+        raise ConfigError(f"agent {agent.name!r} cannot be loaded: {error}") from None
+    finally:
+        await backends.aclose()
+
+
+@agents.command()
+@click.argument("name")
+@folder
+def remove(name: str, experts: Path) -> None:
+    """Delete the expert folder NAME."""
+    path = _existing(experts, name)
+    shutil.rmtree(path)
+    click.echo(f"removed {path}")
+
+
+def _path(wanted: Wanted) -> Path:
+    if not wanted.name or wanted.name.startswith(".") or Path(wanted.name).name != wanted.name:
+        raise ConfigError(f"agent name {wanted.name!r} must be a plain folder name")
+    return wanted.experts / wanted.name
+
+
+def _existing(experts: Path, name: str) -> Path:
+    if Path(name).name != name or not (experts / name / FILE).is_file():
+        known = [path.parent.name for path in experts.glob(f"*/{FILE}")]
+        raise ConfigError(f"no expert folder {name!r} in {experts}{nearest(name, known)}")
+    return experts / name
+
+
+COMMANDS = (agents,)

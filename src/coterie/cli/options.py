@@ -1,0 +1,74 @@
+"""Options that several commands share, and what they open."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from coterie.storage.cache import Cache, default_path
+from coterie.team import BUILTIN_RECIPE, Backends, Team
+
+T = TypeVar("T")
+Command = Callable[..., Any]
+
+recipe = click.option(
+    "--recipe", "-r", default=BUILTIN_RECIPE, show_default=True, help="Recipe file, or name of a built-in recipe."
+)
+settings = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a recipe setting, e.g. strategy.threshold=0.9.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+no_cache = click.option("--no-cache", is_flag=True, help="Neither read nor write the call cache.")
+
+
+def bundle(record: type[T]) -> Callable[[Callable[[T], Any]], Command]:
+    """Hand all options of a command to it as one record, whose fields have the options' names."""
+
+    def wrap(function: Callable[[T], Any]) -> Command:
+        def command(**values: Any) -> Any:  # click's own calling convention
+            return function(record(**values))
+
+        command.__doc__, command.__name__ = function.__doc__, function.__name__
+        return command
+
+    return wrap
+
+
+def open_cache(no_cache: bool) -> Cache | None:
+    """The user's call cache, or none."""
+    return None if no_cache else Cache(default_path())
+
+
+def load_teams(recipes: Sequence[str], settings: Sequence[str], cache: Cache | None) -> list[Team]:
+    """The teams of several recipes; those with equal backend options share their open backends."""
+    opened: dict[str, Backends] = {}
+    teams = []
+    for name in recipes:
+        team = Team.load(name, settings, cache=cache)
+        key = json.dumps(team.backends.options, sort_keys=True, default=str)
+        team.backends = opened.setdefault(key, team.backends)
+        teams.append(team)
+    return teams
+
+
+def run_with(teams: Sequence[Team], work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end and close the teams' backends, whatever happens."""
+
+    async def closing() -> T:
+        try:
+            return await work
+        finally:
+            for team in teams:
+                await team.backends.aclose()
+
+    return asyncio.run(closing())
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))

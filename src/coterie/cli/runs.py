@@ -1,0 +1,203 @@
+"""`eval`, `train`, `report` and `demo`: work that takes minutes, shows progress, and resumes after a kill."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from coterie.cli import options, show
+from coterie.config import nearest
+from coterie.errors import ConfigError
+from coterie.evaluation import demo as demo_study
+from coterie.evaluation import study
+from coterie.evaluation.evaluate import Entry, evaluate, run_config
+from coterie.evaluation.metrics import rows, to_json
+from coterie.evaluation.report import RunView, write_report
+from coterie.outcomes import Outcomes
+from coterie.storage.runs import Run
+from coterie.storage.tables import read_table, to_outcomes
+from coterie.tasks.catalog import load_task
+from coterie.team import BUILTIN_RECIPE, Team
+from coterie.types import Query, Trace, record
+
+Scored = Mapping[str, Sequence[Trace]]
+
+
+@record
+class EvalOptions:
+    recipes: tuple[str, ...]
+    task: str
+    limit: int | None
+    out: Path | None
+    baseline: str | None
+    contracts: tuple[str, ...]
+    concurrency: int
+    settings: tuple[str, ...]
+    no_cache: bool
+    as_json: bool
+
+
+@click.command("eval")
+@click.argument("recipes", nargs=-1)
+@click.option("--task", "-t", required=True, help="Name of a task (see `coterie data list`) or a JSONL file.")
+@click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder; an unfinished one is gone on with.")
+@click.option("--baseline", help="Recipe that the others are tested against (default: the first).")
+@click.option(
+    "--contract", "contracts", multiple=True, metavar="KIND=NAME", help="Answer contract for a kind of task."
+)
+@click.option("--concurrency", default=16, show_default=True, type=click.IntRange(1, 1024))
+@options.settings
+@options.no_cache
+@options.as_json
+@options.bundle(EvalOptions)
+def eval_(chosen: EvalOptions) -> None:
+    """Measure RECIPES (default: the built-in team) on a task."""
+    names = chosen.recipes or (BUILTIN_RECIPE,)
+    teams = options.load_teams(names, chosen.settings, options.open_cache(chosen.no_cache))
+    _distinct([team.name for team in teams], chosen.baseline)
+    entries = [Entry(team=team, queries=_queries(team, chosen)) for team in teams]
+    task = load_task(chosen.task, limit=chosen.limit)
+    baseline = chosen.baseline or (teams[0].name if len(teams) > 1 else None)
+    out = chosen.out or Path("runs") / f"{_slug(task.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run = Run.open(out, run_config(task, entries, baseline))
+    click.echo(f"run folder: {out} (go on after a stop: --out {out}; page: coterie report {out})", err=True)
+    with show.progress() as watch:
+        work = evaluate(entries, run, concurrency=chosen.concurrency, watch=watch)
+        traces = options.run_with(teams, work)
+    _print(task.name, traces, baseline, chosen.as_json)
+
+
+def _queries(team: Team, chosen: EvalOptions) -> tuple[Query, ...]:
+    given = dict(_pair(text) for text in chosen.contracts)
+    return load_task(chosen.task, limit=chosen.limit, contracts={**team.contracts, **given}).queries
+
+
+def _pair(text: str) -> tuple[str, str]:
+    kind, sign, name = text.partition("=")
+    if not sign:
+        raise ConfigError(f"--contract {text!r}: expected KIND=NAME, such as math=answer")
+    return kind, name
+
+
+def _distinct(names: Sequence[str], baseline: str | None) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two recipes are named {name!r}; give one another `name`")
+    if baseline is not None and baseline not in names:
+        raise ConfigError(f"--baseline {baseline!r} is none of the recipes' names{nearest(baseline, names)}")
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in Path(name).with_suffix("").as_posix()).strip("-")[-40:]
+
+
+def _print(task: str, traces: Scored, baseline: str | None, as_json: bool) -> None:
+    found = rows(traces, baseline)
+    if as_json:
+        options.print_json(to_json(task, found))
+    else:
+        against = f", tested against {baseline}" if baseline else ""
+        show.print_rows(f"{task}{against}", found)
+
+
+@record
+class TrainOptions:
+    recipe: str
+    task: str | None
+    runs: tuple[Path, ...]
+    table: Path | None
+    limit: int | None
+    out: Path
+    settings: tuple[str, ...]
+    no_cache: bool
+    as_json: bool
+
+
+@click.command()
+@options.recipe
+@click.option("--task", "-t", help="Ask every agent on this task first (kept in OUT's folder, resumable).")
+@click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="Outcomes of a finished run.")
+@click.option("--table", type=click.Path(path_type=Path), help="A recorded outcome table (folder).")
+@click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries of the task.")
+@click.option("--out", "-o", default="router.safetensors", show_default=True, type=click.Path(path_type=Path))
+@options.settings
+@options.no_cache
+@options.as_json
+@options.bundle(TrainOptions)
+def train(chosen: TrainOptions) -> None:
+    """Fit a recipe's router from outcomes, and write its weights."""
+    if sum((chosen.task is not None, bool(chosen.runs), chosen.table is not None)) != 1:
+        raise ConfigError("give one source of outcomes: --task, --run or --table")
+    team = Team.load(chosen.recipe, chosen.settings, cache=options.open_cache(chosen.no_cache))
+    router = study.learned(team.router)
+    outcomes = _outcomes(team, chosen)
+    fitted = router.fit(outcomes)
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    fitted.save(chosen.out)
+    facts = {"queries": len(outcomes.queries), "agents": outcomes.means(), "weights": str(chosen.out)}
+    if chosen.as_json:
+        options.print_json(facts)
+    else:
+        means = ", ".join(f"{name} {mean:.3f}" for name, mean in outcomes.means().items())
+        click.echo(f"fitted on {len(outcomes.queries)} queries (mean score: {means}); wrote {chosen.out}")
+
+
+def _outcomes(team: Team, chosen: TrainOptions) -> Outcomes:
+    if chosen.table is not None:
+        return to_outcomes(read_table(chosen.table), team.pool)
+    if chosen.task is None:
+        return Outcomes.from_traces(
+            t for path in chosen.runs for rows in Run.load(path).traces().values() for t in rows
+        )
+    task = load_task(chosen.task, limit=chosen.limit, contracts=team.contracts)
+    folder = chosen.out.with_suffix(".outcomes")
+    with show.progress() as watch:
+        return options.run_with([team], study.collect(team, task, folder, watch))
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", "-o", default="report.html", show_default=True, type=click.Path(path_type=Path))
+def report(runs: tuple[Path, ...], out: Path) -> None:
+    """Write one HTML file about finished RUNS that opens offline."""
+    write_report(out, [_view(path) for path in runs])
+    click.echo(f"wrote {out}")
+
+
+def _view(path: Path) -> RunView:
+    run = Run.load(path)
+    order = list(run.config.get("recipes", {}))
+    traces = run.traces()
+    kept = {
+        name: traces[name] for name in sorted(traces, key=lambda n: order.index(n) if n in order else len(order))
+    }
+    config = (path / "run.json").read_text(encoding="utf-8")
+    return RunView(
+        name=path.name, task=run.config["task"], baseline=run.config.get("baseline"), traces=kept, config=config
+    )
+
+
+@click.command()
+@click.option("--out", "-o", default="runs/demo", show_default=True, type=click.Path(path_type=Path))
+@click.option("--train", "n_train", default=demo_study.TRAIN, show_default=True, help="Training queries.")
+@click.option("--test", "n_test", default=demo_study.TEST, show_default=True, help="Test queries.")
+@options.settings
+@options.as_json
+def demo(out: Path, n_train: int, n_test: int, settings: tuple[str, ...], as_json: bool) -> None:
+    """Fit a router over four agents of the embedded model, and compare it with every baseline."""
+    team = Team.load(BUILTIN_RECIPE, settings, cache=options.open_cache(no_cache=False))
+    train_task, test_task = demo_study.tasks(n_train, n_test, team.contracts)
+    with show.progress() as watch:
+        done = options.run_with([team], study.compare(team, train_task, test_task, out, watch))
+    demo_study.write_recipe(out / "team.yaml", team)
+    _print(done.task, done.traces, done.baseline, as_json)
+    write_report(out / "report.html", [replace(_view(done.folders[0]), name="demo", traces=done.traces)])
+    click.echo(
+        f"report: {out / 'report.html'}; ask the fitted team: coterie ask -r {out / 'team.yaml'} '...'", err=True
+    )
+
+
+COMMANDS = (eval_, train, report, demo)

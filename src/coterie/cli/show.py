@@ -1,0 +1,139 @@
+"""How results look in a terminal: tables, progress, and a trace in words."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from coterie.evaluation import evaluate
+from coterie.evaluation.metrics import Row
+from coterie.evaluation.table import table as worded
+from coterie.rollout import Limits
+from coterie.team import Team
+from coterie.types import Routing, Trace, Turn
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+LINE_EVERY = 10.0
+
+
+def print_rows(title: str, rows: Sequence[Row]) -> None:
+    """The comparison table."""
+    titles, lines = worded(rows)
+    table = Table(title=escape(title), title_justify="left")
+    for index, name in enumerate(titles):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for line in lines:
+        table.add_row(*(escape(cell) for cell in line))
+    out.print(table)
+
+
+@contextmanager
+def progress() -> Iterator[evaluate.Watch]:
+    """Live progress with rate and time left; a plain line now and then where no terminal is watching."""
+    if not err.is_terminal:
+        yield _lines()
+        return
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        rate,
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err) as bars:
+        known: dict[str, tuple[TaskID, int, float]] = {}
+
+        def watch(step: evaluate.Progress) -> None:
+            if step.phase not in known:
+                bar = bars.add_task(escape(step.phase), total=step.total, rate="")
+                known[step.phase] = (bar, step.done, time.monotonic())
+            bar, first, start = known[step.phase]
+            speed = (step.done - first) / max(time.monotonic() - start, 1e-3)
+            bars.update(bar, completed=step.done, total=step.total, rate=f"{speed:.1f}/s")
+
+        yield watch
+
+
+def _lines() -> evaluate.Watch:
+    began: dict[str, tuple[float, int]] = {}
+    last = [0.0]
+
+    def watch(step: evaluate.Progress) -> None:
+        now = time.monotonic()
+        start, first = began.setdefault(step.phase, (now, step.done))
+        if now - last[0] < LINE_EVERY and step.done < step.total:
+            return
+        last[0] = now
+        speed = (step.done - first) / max(now - start, 1e-3)
+        left = f", {(step.total - step.done) / speed:.0f} s left" if speed > 0 and step.done < step.total else ""
+        err.print(f"{step.phase}: {step.done}/{step.total} ({speed:.1f}/s{left})", markup=False)
+
+    return watch
+
+
+def print_routing(routing: Routing, asked: Sequence[str]) -> None:
+    """Whom a query would be sent to."""
+    table = Table("agent", "familiarity", "weight", "asked")
+    for name in routing.ranked():
+        mark = "yes" if name in asked else ""
+        table.add_row(escape(name), f"{routing.score(name):.3f}", f"{routing.weights[name]:.3f}", mark)
+    out.print(table)
+
+
+def explain(trace: Trace, team: Team) -> None:
+    """A trace in words: who was asked, why, what each said, what settled it."""
+    routing = trace.routings[-1] if trace.routings else Routing(weights={})
+    asked = [turn.agent for turn in trace.turns]
+    out.print(f"Question: {trace.query.text}", markup=False)
+    for name in routing.ranked():
+        said = "asked" if name in asked else "not asked"
+        out.print(
+            f"  {name}: familiarity {routing.score(name):.3f}, weight {routing.weights[name]:.3f}, {said}",
+            markup=False,
+        )
+    threshold = getattr(team.strategy, "threshold", None)
+    if threshold is not None:
+        total = sum(routing.score(name) for name in asked)
+        word = "reaches" if total >= threshold else "falls short of"
+        why = "" if total >= threshold else ", so everybody was asked"
+        out.print(
+            f"The familiarity of those asked sums to {total:.3f}, which {word} the threshold {threshold:g}{why}.",
+            markup=False,
+        )
+    for turn in trace.turns:
+        out.print(_turn(turn), markup=False)
+    for failure in trace.failures:
+        out.print(f"{failure.agent} failed: {failure.message}", markup=False)
+    out.print(_settled(trace, team.limits), markup=False)
+
+
+def _turn(turn: Turn) -> str:
+    used = turn.completion.prompt_tokens + turn.completion.completion_tokens
+    text = " ".join(turn.completion.text.split())
+    short = text if len(text) <= 160 else f"{text[:159]}…"
+    answer = "no answer read" if turn.answer is None else f"answer {turn.answer!r}"
+    return f"{turn.agent} said {short!r} ({answer}; {used} tokens)"
+
+
+def _settled(trace: Trace, limits: Limits) -> str:
+    cost = "unknown" if trace.cost is None else f"${trace.cost:.6f}"
+    tail = f"{trace.tokens} tokens, cost {cost}, {trace.seconds:.2f} s"
+    if trace.final is None:
+        return f"Nobody answered ({trace.stopped}); {tail}."
+    note = "" if trace.stopped == "done" else f" (stopped by a limit: {limits})"
+    return f"Settled by {trace.turns[trace.final].agent}{note}: {trace.answer or trace.text.strip()!r}; {tail}."

@@ -1,0 +1,36 @@
+"""The demonstration: reasoning-gym queries of four kinds that the embedded model can sometimes solve."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from coterie.errors import ConfigError
+from coterie.tasks.generated import disjoint_split
+from coterie.tasks.task import Task
+from coterie.team import Team
+
+TRAIN, TEST = 240, 200
+SEED = 7
+KINDS: Mapping[str, Mapping[str, int]] = {}
+
+
+def tasks(train: int, test: int, contracts: Mapping[str, str]) -> tuple[Task, Task]:
+    """Training and test queries in equal parts of each kind; no question is in both."""
+    share = len(KINDS)
+    if train < share or test < share:
+        raise ConfigError(f"--train and --test must be at least {share}, one query of each kind")
+    contract = contracts.get("reasoning_gym", "answer")
+    pairs = [
+        disjoint_split(name, train // share, test // share, SEED, config, contract)
+        for name, config in KINDS.items()
+    ]
+    first, second = (tuple(query for pair in pairs for query in pair[side]) for side in (0, 1))
+    return Task(name="demo/train", queries=first), Task(name="demo", queries=second)
+
+
+def write_recipe(path: Path, team: Team) -> None:
+    """The fitted team as a recipe beside its `router.safetensors`."""
+    router = team.config["router"]
+    table = {**team.config, "name": "demo", "router": {**router, "weights": "router.safetensors"}}
+    path.write_text(yaml.safe_dump(table, sort_keys=False, allow_unicode=True), encoding="utf-8")

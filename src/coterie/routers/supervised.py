@@ -1,0 +1,176 @@
+"""Routers that predict each agent's score from features of the query: nearest neighbours and a small network."""
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from coterie.features.hidden import Hidden
+from coterie.features.once import once
+from coterie.outcomes import Outcomes
+from coterie.routers.artefact import (
+    AnyEncoder,
+    Artefact,
+    decision,
+    features_of,
+    fitted,
+    identity_of,
+    read,
+    table_of,
+)
+from coterie.routers.baselines import known_scores, means_or
+from coterie.types import Routing, State, spec
+
+
+@spec
+class KNN:
+    """An agent's score is its mean over the `k` training queries nearest to this one (cosine of the features).
+
+    Deviates from the papers' kNN (papers.md 6.3: majority of the neighbours' best agents, k = 5, Euclidean):
+    means use all of a neighbour's outcomes and degrade to the best single agent as k grows. An agent that none
+    of the neighbours has an outcome of counts with its mean over everything. With `standardise` features are
+    brought to mean 0 and deviation 1 first, as hidden states need and sentence embeddings do not.
+    """
+
+    encoder: AnyEncoder = field(default_factory=Hidden)
+    k: int = 20
+    standardise: bool = True
+    weights: str | None = None
+
+    def route(self, state: State) -> Routing:
+        """Mean scores of the neighbours. Raises: ConfigError unfitted, or fitted on none of the revisions."""
+        known = self._known
+        features = features_of(self.encoder, [state.query.messages], "knn", known.width)
+        near = unit(standard(features, known.tensors))[0] @ known.tensors["features"].T  # (Q,)
+        # Equally near queries come in the order of the outcomes, so that the choice never depends on a sort.
+        rows = np.argsort(-near, kind="stable")[: self.k]
+        means = means_or(known.tensors["scores"][rows], known.tensors["overall"])
+        return decision(state, known_scores(known, state, means), {"nearest": float(near[rows[0]])})
+
+    def fit(self, outcomes: Outcomes) -> "KNN":
+        """A copy that knows these queries."""
+        names, keys, scores = table_of(outcomes)
+        features = features_of(self.encoder, [query.messages for query in outcomes.queries], "knn")
+        scale = scale_of(features, self.standardise)
+        tensors = {
+            "features": unit(standard(features, scale)),
+            "scores": scores,
+            "overall": np.nanmean(scores, axis=0),
+        }
+        return fitted(
+            self,
+            "_known",
+            Artefact(
+                router="knn",
+                names=names,
+                keys=keys,
+                tensors=tensors | scale,
+                encoder=identity_of(self.encoder),
+                width=features.shape[1],
+            ),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write what was fitted."""
+        self._known.save(path)
+
+    @once
+    def _known(self) -> Artefact:
+        return read("knn", self.weights, identity_of(self.encoder))
+
+
+@spec
+class MLP:
+    """A network of ReLU layers over standardised features, trained with Adam and stopped early.
+
+    `objective` says what it learns: `best`, which agent is best (cross-entropy; papers.md 6.3), `share`, each
+    agent's share of the query's reward (cross-entropy; the classifier of papers.md 1.11), `reward`, each
+    agent's score (squared error; one trunk for all agents where papers.md 1.11 has a network for each).
+    Missing outcomes count as 0 for the first two and are left out of the third. Routing needs no torch.
+    """
+
+    encoder: AnyEncoder = field(default_factory=Hidden)
+    layers: tuple[int, ...] = (128, 64)
+    objective: Literal["best", "share", "reward"] = "reward"
+    lr: float = 1e-3
+    epochs: int = 500
+    batch: int = 64
+    validation: float = 0.15
+    patience: int = 10
+    decay: float = 1e-2
+    seed: int = 0
+    weights: str | None = None
+
+    def route(self, state: State) -> Routing:
+        """Probabilities, or predicted scores in [0, 1]. Raises: ConfigError unfitted or for other revisions."""
+        known = self._known
+        features = features_of(self.encoder, [state.query.messages], "mlp", known.width)
+        outputs = forward(known.tensors, standard(features, known.tensors))[0]  # (A,)
+        values = outputs.clip(0, 1) if known.notes["objective"] == "reward" else softmax(outputs)
+        return decision(state, known_scores(known, state, values))
+
+    def fit(self, outcomes: Outcomes) -> "MLP":
+        """A trained copy. The same outcomes and settings give the same weights. Raises: MissingExtra."""
+        from coterie.routers.network import Plan, train
+
+        names, keys, scores = table_of(outcomes)
+        features = features_of(self.encoder, [query.messages for query in outcomes.queries], "mlp")
+        scale = scale_of(features, True)
+        plan = Plan(**{part.name: getattr(self, part.name) for part in fields(Plan)})
+        return fitted(
+            self,
+            "_known",
+            Artefact(
+                router="mlp",
+                names=names,
+                keys=keys,
+                tensors=train(standard(features, scale), scores, plan) | scale,
+                encoder=identity_of(self.encoder),
+                width=features.shape[1],
+                notes={"objective": self.objective},
+            ),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write what was fitted."""
+        self._known.save(path)
+
+    @once
+    def _known(self) -> Artefact:
+        return read("mlp", self.weights, identity_of(self.encoder))
+
+
+def scale_of(features: np.ndarray, standardise: bool) -> dict[str, np.ndarray]:
+    """`centre` and `spread` (D,) of features (Q, D); 0 and 1 where they are to stay as they are."""
+    if not standardise:
+        return {"centre": np.zeros_like(features[0]), "spread": np.ones_like(features[0])}
+    spread = features.std(axis=0)
+    return {"centre": features.mean(axis=0), "spread": np.where(spread > 1e-6, spread, 1).astype(np.float32)}
+
+
+def standard(features: np.ndarray, scale: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Features by the `centre` and `spread` of `scale`."""
+    return np.asarray((features - scale["centre"]) / scale["spread"])
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    """Rows of norm 1; a zero row stays zero."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(norms > 0, norms, 1))
+
+
+def forward(tensors: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """The network of `weight0`, `bias0`, `weight1` ... on rows (B, D): (B, A)."""
+    depth = sum(name.startswith("weight") for name in tensors)
+    for i in range(depth):
+        rows = rows @ tensors[f"weight{i}"] + tensors[f"bias{i}"]
+        rows = np.maximum(rows, 0) if i < depth - 1 else rows
+    return rows
+
+
+def softmax(values: np.ndarray) -> np.ndarray:
+    """Probabilities of one row of logits."""
+    powers = np.exp(values - values.max())
+    return np.asarray(powers / powers.sum())

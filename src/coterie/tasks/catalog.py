@@ -1,0 +1,242 @@
+"""What tasks there are: kinds of items, benchmarks and generators by name, and the grading of a text.
+
+A kind says how items are read and graded; a task is a tuple of queries. Nothing is run or routed here.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from importlib.metadata import entry_points
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import parse_qsl
+
+from coterie.config import nearest
+from coterie.errors import ConfigError, CoterieError, MissingExtra, UserError
+from coterie.tasks import choice, code, generated, instruction, math, qa
+from coterie.tasks.data import CONTRACTS_OF, read_items, to_query
+from coterie.tasks.extract import CONTRACTS
+from coterie.tasks.items import TASKS, Item
+from coterie.tasks.task import Kind, Task, Verify
+from coterie.types import Query, Reader, Score
+
+log = logging.getLogger(__name__)
+DATA_FOLDER = "COTERIE_DATA"
+GENERATED = "reasoning_gym:"
+GENERATED_SIZE = 100
+SPLITS = ("test", "train")
+INFRASTRUCTURE = (CoterieError, OSError, EOFError, MemoryError, RuntimeError)
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
+
+
+# --- kinds --------------------------------------------------------------------------------------------
+
+
+def _no_reference(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score:
+    return Score(verdict="error", value=None, answer=answer, reason="no reference: open text is not graded")
+
+
+def _kind(name: str, verify: Verify, same: Any, open_ended: bool = False) -> Kind:
+    return Kind(contract=CONTRACTS_OF[name], verify=verify, same=same, open_ended=open_ended)
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "chat": _kind("chat", _no_reference, instruction.same),
+        "choice": _kind("choice", choice.verify, choice.same),
+        "code_function": _kind("code_function", code.verify_function, instruction.same, open_ended=True),
+        "code_stdio": _kind("code_stdio", code.verify_stdio, instruction.same, open_ended=True),
+        "instruction": _kind("instruction", instruction.verify, instruction.same, open_ended=True),
+        "math": _kind("math", math.verify, math.same),
+        "qa": _kind("qa", qa.verify, qa.same),
+        "reasoning_gym": _kind("reasoning_gym", generated.verify, generated.same),
+    }
+)
+"""The built-in kinds. Code and instructions have no answer to vote on (CERA-MoA asks one agent), nor has chat
+under its usual contract, `raw`."""
+
+
+def find_kind(name: str) -> Kind:
+    """A built-in kind, else the one that an entry point of group `coterie.task` loads to.
+
+    A built-in name cannot be taken by a plugin. ConfigError for an unknown name or a plugin that is no Kind.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    for point in entry_points(group="coterie.task", name=name):
+        kind = point.load()
+        if not isinstance(kind, Kind):
+            raise ConfigError(f"plugin {point.value!r} is {type(kind).__name__}, not a Kind of task")
+        return kind
+    raise ConfigError(f"unknown kind of task {name!r}{nearest(name, kind_names())}")
+
+
+def kind_names() -> list[str]:
+    """All kinds, built-in and installed."""
+    return sorted({*KINDS, *(point.name for point in entry_points(group="coterie.task"))})
+
+
+# --- reading and grading ------------------------------------------------------------------------------
+
+
+def reader_of(query: Query) -> Reader:
+    """How answers to a query are taken out and compared. ConfigError for an unknown kind or contract."""
+    kind = find_kind(query.task)
+    if query.contract not in CONTRACTS:
+        raise ConfigError(f"unknown contract {query.contract!r}{nearest(query.contract, CONTRACTS)}")
+    open_ended = kind.open_ended or query.contract == "raw"  # whole texts have nothing to be compared by
+    return Reader(extract=CONTRACTS[query.contract].extract, same=kind.same, open_ended=open_ended)
+
+
+def verify(text: str, query: Query) -> Score:
+    """The verdict on a whole completion: read by the query's contract, graded by its kind.
+
+    `error`, never `fail`, where the query has no reference, the reference is malformed, or the verifier
+    cannot work (missing extra, broken sandbox). ConfigError for an unknown kind or contract.
+    """
+    answer = reader_of(query).extract(text)
+    if query.reference is None:
+        return _no_reference(answer, text, {})
+    try:
+        return find_kind(query.task).verify(answer, text, query.reference)
+    except INFRASTRUCTURE as error:
+        reason = str(error) or type(error).__name__
+    except MALFORMED as error:
+        log.warning("the verifier of %s failed on item %s", query.task, query.id, exc_info=True)
+        reason = f"the verifier failed: {type(error).__name__}: {error}"
+    return Score(verdict="error", value=None, answer=answer, reason=reason)
+
+
+def query_of(
+    text: str,
+    task: str = "chat",
+    *,
+    contract: str | None = None,
+    gold: str | None = None,
+    choices: Sequence[str] = (),
+    id: str = "",
+) -> Query:
+    """A text as a query of a kind. `gold` is the answer (math, choice, qa) or the tests (code_function).
+
+    ConfigError for an unknown kind or contract, or a kind whose gold is more than one text.
+    """
+    if gold is not None and task in ("chat", "code_stdio", "instruction", "reasoning_gym"):
+        raise ConfigError(f"an item of kind {task} is not graded by one text: give it in a file")
+    item = Item.model_construct(
+        id=id or sha256(text.encode(errors="surrogatepass")).hexdigest()[:16],
+        source="ask",
+        task=task,
+        question=text,
+        answer=gold,
+        choices=list(choices) or None,
+        tests=[gold] if task == "code_function" and gold is not None else None,
+    )
+    query = to_query(item, contract or find_kind(task).contract)
+    reference = None if gold is None else query.reference
+    return replace(query, reference=reference, metadata={"source": "ask", "domain": task})
+
+
+# --- tasks by name ------------------------------------------------------------------------------------
+
+
+def load_task(
+    name: str,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    contracts: Mapping[str, str] = MappingProxyType({}),
+) -> Task:
+    """The queries of a JSONL file, a benchmark or a generator.
+
+    `name` is a path, `gsm8k` or `gsm8k/train` (a folder below the one that the environment variable
+    COTERIE_DATA names; test by default), or `reasoning_gym:lcm`, with `/train` and parameters if wanted
+    (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`). `limit` takes the first N in file order; a
+    generator makes N (100 by default), fewer where it has no more, from `seed`. Train and test of a generator
+    never share a question. `contracts` overrides the usual contract by kind. UserError or one of its kinds,
+    in one line, for whatever is not there.
+    """
+    _check(limit, contracts)
+    if name.startswith(GENERATED):
+        return Task(name=name, queries=_generated(name, limit or GENERATED_SIZE, seed, contracts))
+    path = _path(name)
+    items = read_items(path, tuple(sorted({*TASKS, *kind_names()} - {"reasoning_gym"})))[:limit]
+    if not items:
+        raise UserError(f"{path}: holds no item")
+    usual = {kind: contracts.get(kind) or find_kind(kind).contract for kind in {item.task for item in items}}
+    return Task(name=_title(name, path), queries=tuple(to_query(item, usual[item.task]) for item in items))
+
+
+def known_tasks() -> list[str]:
+    """Every name that `load_task` takes, but for files: benchmarks in COTERIE_DATA, then generators."""
+    found = [f"{file.parent.name}{'/train' * (file.stem == 'train')}" for file in _benchmarks()]
+    try:
+        names = generated.datasets()
+    except MissingExtra:
+        names = []
+    return sorted(found) + [f"{GENERATED}{dataset}" for dataset in names]
+
+
+def _check(limit: int | None, contracts: Mapping[str, str]) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit must be at least 1, not {limit}")
+    for kind, contract in contracts.items():
+        find_kind(kind)
+        if contract not in CONTRACTS:
+            raise ConfigError(f"contract of {kind}: unknown contract {contract!r}{nearest(contract, CONTRACTS)}")
+
+
+def _folder() -> Path | None:
+    return Path(os.environ[DATA_FOLDER]).expanduser() if os.environ.get(DATA_FOLDER) else None
+
+
+def _benchmarks() -> list[Path]:
+    folder = _folder()
+    return sorted(file for split in SPLITS for file in folder.glob(f"*/{split}.jsonl")) if folder else []
+
+
+def _path(name: str) -> Path:
+    if name.endswith((".jsonl", ".json")) or Path(name).is_file():
+        return Path(name).expanduser()
+    benchmark, _, split = name.partition("/")
+    folder = _folder()
+    if folder is None:
+        raise UserError(
+            f"unknown task {name!r}: give a .jsonl file or {GENERATED}NAME, or set {DATA_FOLDER} to the folder"
+            " of the benchmarks"
+        )
+    path = folder / benchmark / f"{split or 'test'}.jsonl"
+    if not path.is_file():
+        known = [f"{file.parent.name}/{file.stem}" for file in _benchmarks()]
+        known = sorted({file.split("/")[0] for file in known} if not split else known)
+        raise UserError(f"unknown task {name!r} (a .jsonl file works too){nearest(name, known)}")
+    return path
+
+
+def _title(name: str, path: Path) -> str:
+    return "/".join(filter(None, (path.parent.name, path.stem))) if path == Path(name).expanduser() else name
+
+
+def _generated(name: str, size: int, seed: int, contracts: Mapping[str, str]) -> tuple[Query, ...]:
+    target, _, parameters = name.removeprefix(GENERATED).partition("?")
+    dataset, _, split = target.partition("/")
+    if split not in ("", *SPLITS):
+        raise UserError(f"{name}: unknown split {split!r}{nearest(split, SPLITS)}")
+    config = {key: _value(text) for key, text in parse_qsl(parameters, keep_blank_values=True)}
+    contract = contracts.get("reasoning_gym") or KINDS["reasoning_gym"].contract
+    stream = generated.stream(dataset, seed, config, contract)
+    found = tuple(islice((query for query in stream if generated.split_of(query.id) == (split or "test")), size))
+    if not found:
+        raise UserError(f"{name}: there is no question in this split; widen the parameters")
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

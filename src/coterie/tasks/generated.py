@@ -1,0 +1,222 @@
+"""Generated items: reasoning-gym's data sets as queries, graded by their own scorers. Holds no generator."""
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from itertools import count, islice
+from typing import Any
+
+from coterie.config import nearest
+from coterie.errors import MissingExtra, UserError
+from coterie.tasks.data import prompt
+from coterie.tasks.guard import unfit
+from coterie.types import Query, Score, draw
+
+SOLVED = 0.999
+PATIENCE = 400
+CHUNK = 100
+FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+TUPLES = frozenset({"arc_agi", "rearc"})
+
+
+# --- making queries -----------------------------------------------------------------------------------
+
+
+def reasoning_gym_queries(
+    dataset: str,
+    size: int,
+    seed: int,
+    config: Mapping[str, Any] | None = None,
+    contract: str = "answer",
+) -> tuple[Query, ...]:
+    """`size` queries of one data set, no question twice.
+
+    Equal arguments give equal queries; different seeds give different streams (reasoning-gym itself makes
+    item i of seed s from s + i, so that neighbouring seeds share almost all items). UserError for an unknown
+    data set or option, or where there are fewer different questions; MissingExtra without the package.
+    """
+    found = tuple(islice(stream(dataset, seed, config or {}, contract), size))
+    if len(found) < size:
+        raise UserError(_too_small(dataset, len(found), size))
+    return found
+
+
+def disjoint_split(
+    dataset: str,
+    train: int,
+    test: int,
+    seed: int,
+    config: Mapping[str, Any] | None = None,
+    contract: str = "answer",
+) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
+    """`train` and `test` queries of one data set that share no question, and none of which occurs twice.
+
+    Several data sets have small pools (lcm 78, products 99, count_bits 8 by default): UserError where train
+    and test do not fit together into what there is.
+    """
+    found = reasoning_gym_queries(dataset, train + test, seed, config, contract)
+    return found[:train], found[train:]
+
+
+def split_of(query_id: str) -> str:
+    """`train` or `test`: a third of all questions is test, whatever seed, size or parameters made them."""
+    return "test" if draw(0, "split", query_id) % 3 == 0 else "train"
+
+
+def datasets() -> list[str]:
+    """Names of all data sets that can be generated."""
+    return sorted(_registry().keys() - {"composite"})
+
+
+def _too_small(dataset: str, found: int, wanted: int) -> str:
+    return (
+        f"reasoning_gym:{dataset} has only about {found} different questions with these parameters, {wanted} are"
+        " needed: ask for fewer, or widen the parameters"
+    )
+
+
+def stream(dataset: str, seed: int, config: Mapping[str, Any], contract: str) -> Iterator[Query]:
+    """Different queries without end, or until draws bring nothing new: PATIENCE and 4 for each one found.
+
+    With that patience the last of n equally likely questions is missed with probability e^-4 at most.
+    """
+    seen: set[str] = set()
+    repeated = 0
+    for entry in _entries(dataset, seed, config):
+        query = _query(dataset, entry, config, contract)
+        repeated = repeated + 1 if query.id in seen else 0
+        if repeated > PATIENCE + 4 * len(seen):
+            return
+        if not repeated:
+            seen.add(query.id)
+            yield query
+
+
+def _entries(dataset: str, seed: int, config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Entries without end, in chunks: some data sets make all `size` of theirs when they are made."""
+    for chunk in count():
+        # Some generators hand the seed to numpy, which takes 32 bits; seed + index stays below that.
+        start = draw(seed, "reasoning_gym", dataset, chunk) % 2**31
+        source = _dataset(dataset, config, size=CHUNK, seed=start)
+        for index in range(CHUNK):
+            yield source[index]
+
+
+def _query(dataset: str, entry: Mapping[str, Any], config: Mapping[str, Any], contract: str) -> Query:
+    question = str(entry["question"])
+    digest = hashlib.sha256(question.encode()).hexdigest()[:16]
+    plain = json.loads(json.dumps(entry, default=str))
+    return Query(
+        id=f"{dataset}-{digest}",
+        messages=prompt(question, contract),
+        task="reasoning_gym",
+        contract=contract,
+        reference={"answer": entry["answer"], "dataset": dataset, "config": dict(config), "entry": plain},
+        metadata={"source": "reasoning_gym", "domain": dataset},
+    )
+
+
+def _registry() -> Mapping[str, tuple[type, type]]:
+    try:
+        from reasoning_gym.factory import DATASETS
+    except ImportError:
+        raise MissingExtra("reasoning-gym", "tasks") from None
+    import reasoning_gym  # noqa: F401  (fills the registry)
+
+    return DATASETS  # type: ignore[no-any-return]
+
+
+def _dataset(name: str, config: Mapping[str, Any], size: int, seed: int) -> Any:
+    known = _registry()
+    if name not in known or name == "composite":
+        raise UserError(f"unknown data set reasoning_gym:{name}{nearest(name, datasets())}")
+    make, settings = known[name]
+    names = {field.name for field in fields(settings)} - {"size", "seed"}
+    if wrong := sorted(config.keys() - names):
+        raise UserError(f"reasoning_gym:{name}: unknown parameter {wrong[0]!r}{nearest(wrong[0], names)}")
+    try:
+        return make(config=settings(**config, size=size, seed=seed))
+    except FAULTS as error:
+        raise UserError(f"reasoning_gym:{name}: parameters {dict(config)} do not fit: {error}") from None
+
+
+# --- grading ------------------------------------------------------------------------------------------
+
+
+def verify(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score:
+    """The data set's own score in [0, 1]; `pass` from 0.999 on. Equal text passes without it.
+
+    `reference` is {"answer", "dataset", "config", "entry"}. Answers that a scorer would run as code and that
+    are not plain data or plain algebra are wrong, and never reach it. A scorer that fails on the gold too, or
+    an unknown data set, is an `error`.
+    """
+    dataset, entry = str(reference.get("dataset")), reference.get("entry")
+    if not isinstance(entry, Mapping):
+        return Score(verdict="error", value=None, answer=answer, reason="the reference holds no entry")
+    if answer is None or not answer.strip():
+        return Score(verdict="fail", value=0.0, reason="no answer")
+    gold = reference.get("answer")
+    if isinstance(gold, str) and answer.strip() == gold.strip():
+        return Score(verdict="pass", value=1.0, answer=answer)
+    if reason := unfit(dataset, answer):
+        return Score(verdict="fail", value=0.0, answer=answer, reason=reason)
+    try:
+        score = _scorer(dataset, json.dumps(reference.get("config") or {}, sort_keys=True))
+    except (UserError, TypeError) as error:
+        return Score(verdict="error", value=None, answer=answer, reason=str(error))
+    return _judged(score, answer, gold, _frozen(entry) if dataset in TUPLES else entry)
+
+
+def _judged(scorer: Any, answer: str, gold: Any, entry: Any) -> Score:
+    try:
+        value = float(scorer.score_answer(answer, entry))
+    except FAULTS as error:
+        reason = f"the scorer fails: {type(error).__name__}: {error}"
+        if _accepts(scorer, gold, entry):
+            # It can score this item, so it is this answer's form that it cannot take.
+            return Score(verdict="fail", value=0.0, answer=answer, reason=f"not in the asked form ({reason})")
+        return Score(verdict="error", value=None, answer=answer, reason=reason)
+    if math.isnan(value):
+        return Score(verdict="error", value=None, answer=answer, reason="the scorer gave no number")
+    value = min(max(value, 0.0), 1.0)
+    return Score(verdict="pass" if value >= SOLVED else "fail", value=value, answer=answer)
+
+
+def _accepts(scorer: Any, gold: Any, entry: Any) -> bool:
+    if not isinstance(gold, str):
+        return False
+    try:
+        return float(scorer.score_answer(gold, entry)) >= SOLVED
+    except FAULTS:
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _scorer(dataset: str, config: str) -> Any:
+    # Scorers read their data set's configuration (puzzle24: the allowed numbers).
+    return _dataset(dataset, json.loads(config), size=1, seed=0)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples again, for the data sets whose scorer compares with tuples."""
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    return {key: _frozen(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def same(a: str, b: str) -> bool:
+    """Whether two answers are one, apart from white space."""
+    return a.split() == b.split()

@@ -1,0 +1,103 @@
+"""Run folders: nothing finished is lost, nothing half written is read, nothing sealed changes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from coterie.errors import ConfigError, DataError
+from coterie.storage.runs import Run, text_key
+from coterie.types import Completion, Failure, Message, Query, Routing, Score, Tokens, Trace, Turn
+
+QUERY = Query(id="q1", messages=(Message(role="user", content="2+2?"),), task="math", reference={"answer": "4"})
+
+
+def trace(text="4", **changes):
+    completion = Completion(text=text, tokens=Tokens(prompt=(1, 2), completion=(3,), logprobs=(-0.5,)))
+    turn = Turn(
+        index=0, agent="a", role="solver", revision="r", messages=QUERY.messages, completion=completion, answer=text
+    )
+    routing = Routing(weights={"a": 1.0}, scores={"a": 0.4}, info={"distance": {"a": 0.3}})
+    base = Trace(query=QUERY, revisions={"a": "r"}, turns=(turn,), routings=(routing,), final=0, seconds=1.5)
+    return replace(base, **changes)
+
+
+def test_a_trace_survives_the_disk(tmp_path):
+    run = Run.open(tmp_path / "run", {"task": "t"})
+    run.append("vote", trace("half \ud800 and ∑\u2028"))
+    [found] = Run.load(tmp_path / "run").traces()["vote"]
+    assert found == trace("half \ud800 and ∑\u2028")
+
+
+def test_a_torn_last_line_is_dropped_and_the_rest_kept(tmp_path):
+    """R17: a kill in the middle of a write costs that line only."""
+    run = Run.open(tmp_path, {"task": "t"})
+    run.append("vote", trace())
+    with open(tmp_path / "traces.jsonl", "ab") as file:
+        file.write(b'{"recipe": "vote", "trace": {"que')
+    assert len(Run.load(tmp_path).traces()["vote"]) == 1
+    again = Run.open(tmp_path, {"task": "t"})
+    again.append("vote", trace(sample=1))
+    assert len(again.traces()["vote"]) == 2
+
+
+def test_damage_elsewhere_is_named(tmp_path):
+    run = Run.open(tmp_path, {"task": "t"})
+    (tmp_path / "traces.jsonl").write_text("not json\n")
+    with pytest.raises(DataError, match=r"traces\.jsonl:1: is not JSON"):
+        run.traces()
+    (tmp_path / "traces.jsonl").write_text('{"recipe": "x", "trace": {}}\n')
+    with pytest.raises(DataError, match=r"traces\.jsonl:1: is no trace"):
+        run.traces()
+
+
+def test_resuming_under_another_configuration_is_refused(tmp_path):
+    Run.open(tmp_path, {"task": "t", "recipes": {"a": {"n": 1}}})
+    Run.open(tmp_path, {"task": "t", "recipes": {"a": {"n": 1}}})
+    with pytest.raises(ConfigError, match=r"differs: recipes\.a\.n, seed"):
+        Run.open(tmp_path, {"task": "t", "recipes": {"a": {"n": 2}}, "seed": 1})
+    with pytest.raises(ConfigError, match="is no run folder"):
+        Run.load(tmp_path / "none")
+
+
+def test_decisions_are_sealed_before_grading(tmp_path):
+    """R22: what was decided cannot be altered once it has been sealed."""
+    run = Run.open(tmp_path, {"task": "t"})
+    digest = run.seal({"vote": [trace()]})
+    assert (tmp_path / "decisions.sha256").read_text().startswith(digest)
+    assert run.seal({"vote": [trace()]}) == digest
+    row = json.loads((tmp_path / "decisions.jsonl").read_text())
+    assert row["asked"] == ["a"]
+    with pytest.raises(ConfigError, match="changed after its decisions were sealed"):
+        run.seal({"vote": [trace("5")]})
+
+
+def test_verdicts_hang_on_the_query_and_the_text(tmp_path):
+    run = Run.open(tmp_path, {"task": "t"})
+    run.grade(QUERY, "4", Score(verdict="pass", value=1.0, answer="4"))
+    run.append("vote", trace())
+    run.append("vote", trace("5", sample=1))
+    graded, ungraded = Run.load(tmp_path).traces()["vote"]
+    assert graded.score.correct is True
+    assert graded.turns[0].score.correct is True
+    assert ungraded.score is None
+    other = replace(QUERY, reference={"answer": "5"})
+    assert text_key(QUERY, "4") != text_key(other, "4")
+
+
+def test_a_grading_error_is_tried_again_on_resume(tmp_path):
+    run = Run.open(tmp_path, {"task": "t"})
+    run.grade(QUERY, "4", Score(verdict="error", value=None, reason="sandbox"))
+    assert Run.load(tmp_path).scores
+    assert not Run.open(tmp_path, {"task": "t"}).scores
+
+
+def test_failed_calls_are_an_error_and_a_spent_limit_is_wrong(tmp_path):
+    run = Run.open(tmp_path, {"task": "t"})
+    failure = Failure(agent="a", kind="Overloaded", message="busy")
+    failed = run.scored(trace(turns=(), final=None, stopped="failed", failures=(failure,)))
+    assert failed.score.verdict == "error"
+    assert failed.score.value is None
+    assert "a: Overloaded: busy" in failed.score.reason
+    spent = run.scored(trace(turns=(), final=None, stopped="budget"))
+    assert spent.score.verdict == "fail"

@@ -4,6 +4,7 @@ Layers and cycles are checked by import-linter (`make check`); the bounds by rea
 """
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
@@ -14,10 +15,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "coterie"
 FILES = sorted(SOURCE.rglob("*.py"))
-BROAD_DOORS = {"cli/main.py", "tasks/sandbox_child.py"}
+BROAD_DOORS = {"cli/main.py", "tasks/box/link.py"}
 BAD_SUFFIXES = ("Manager", "Helper", "Util", "Utils", "Factory", "Builder", "Mixin", "Service")
 BAD_VERBS = ("get_", "process_", "handle_", "manage_")
 BAD_MODULES = {"utils", "common", "core", "helpers", "misc"}
+
+FOREIGN_CALLS = {"cli/options.py", "backends/decode.py", "tasks/box/link.py"}
+"""Where signatures are given by click, by transformers, and by the tests of a code task."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -60,9 +64,7 @@ def test_parameters_are_few_and_no_keyword_bags():
         if node.args.kwarg is not None:
             bags.append(where)
     assert not wide
-    assert [where.split(":")[0] for where in bags] == ["cli/options.py"], (
-        "click's calling convention is the one bag"
-    )
+    assert {where.split(":")[0] for where in bags} <= FOREIGN_CALLS
 
 
 def depth(node: ast.AST, level: int = 0) -> int:
@@ -100,14 +102,18 @@ def test_broad_except_only_at_the_doors():
 
 
 def test_names_say_what_things_are():
-    bad = [where for where, node in functions() if node.name.lstrip("_").startswith(BAD_VERBS)]
+    bad = [
+        where
+        for where, node in functions()
+        if re.sub("^_(?!_)", "", node.name).startswith(BAD_VERBS) and where.split(":")[0] not in FOREIGN_CALLS
+    ]
     for name, tree in trees():
         bad += [f"{name} {Path(name).stem}"] if Path(name).stem in BAD_MODULES else []
         bad += [
             f"{name} {node.name}"
             for node in ast.walk(tree)
             if isinstance(node, ast.ClassDef)
-            and (node.name.endswith(BAD_SUFFIXES) or node.name.startswith("Abstract") or node.name.endswith("Base"))
+            and (node.name.endswith(BAD_SUFFIXES) or re.fullmatch("(Abstract|Base).+|.+Base", node.name))
         ]
     assert not bad
 

@@ -9,6 +9,7 @@ CoterieError
     Overloaded           worth another try later
     ContextOverflow      the prompt does not fit
     MalformedAnswer      the model answered with something that is not a completion
+  SandboxError         the sandbox itself failed: no verdict, never a wrong answer
   BudgetExceeded       a limit of the rollout was reached
   AllAgentsFailed      nobody that was asked answered
 """
@@ -51,6 +52,10 @@ class ContextOverflow(BackendError):
 
 class MalformedAnswer(BackendError):
     """The model's reply is not a usable completion."""
+
+
+class SandboxError(CoterieError):
+    """The sandbox itself failed: there is no verdict, which is never a wrong answer."""
 
 
 class BudgetExceeded(CoterieError):

@@ -132,7 +132,7 @@ class Rollout:
         calls: list[asyncio.Task[Turn]] = []
         spent: BudgetExceeded | None = None
         for name in names:
-            agent = _varied(self.pool[name], temperature)
+            agent = _varied(self.pool[name], temperature, () if messages else self.reader.stop)
             prompt = with_instruction(agent, messages or self.query.messages)
             try:
                 held = self._ledger.reserve(agent, prompt)
@@ -229,8 +229,10 @@ def with_instruction(agent: Agent, messages: Messages) -> Messages:
     return (Message(role="system", content=agent.instruction), *messages)
 
 
-def _varied(agent: Agent, temperature: float | None) -> Agent:
-    """The agent at another temperature, which its revision then says."""
+def _varied(agent: Agent, temperature: float | None, stop: tuple[str, ...]) -> Agent:
+    """The agent as it is asked: at another temperature, which its revision then says; with the reader's stops."""
+    if stop:
+        agent = replace(agent, sampling=replace(agent.sampling, stop=(*agent.sampling.stop, *stop)))
     if temperature is None or temperature == agent.sampling.temperature:
         return agent
     sampling = replace(agent.sampling, temperature=temperature)

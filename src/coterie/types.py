@@ -312,12 +312,14 @@ class Trace:
 class Reader:
     """How a text is read: take the answer out (None: there is none), tell when two answers are the same.
 
-    An open-ended reader has no answers to compare: such queries are not voted on.
+    An open-ended reader has no answers to compare: such queries are not voted on. `stop` ends a completion
+    early where nothing after it would be read.
     """
 
     extract: Callable[[str], str | None]
     same: Callable[[str, str], bool]
     open_ended: bool = False
+    stop: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

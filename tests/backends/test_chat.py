@@ -1,4 +1,4 @@
-"""Prompts: templates and their quirks, prefill, truncation, ids that end a turn, text that spells control tokens."""
+"""Prompts: templates and their quirks, prefill, cuts, ids that end a turn, text that spells control words."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_an_empty_prompt_has_a_token_to_go_on_from():
 
 
 def test_every_id_that_ends_a_turn_is_known():
-    """B49, G73: generation config, tokenizer and the template's own turn end, though only one is the model's EOS."""
+    """B49, G73: generation config, tokenizer, and the template's own end of a turn."""
     model = tiny_model()
     model.generation_config.eos_token_id = [250, 251]
     assert chat.end_ids(model, byte_tokenizer()) == {250, 251, 256, 258}

@@ -88,7 +88,9 @@ async def test_rows_go_through_their_own_adapters(local, llama, adapters, agent,
     """A13: each row of one mixed batch says what PEFT says alone; the base row what the base says."""
     backend = local(return_tokens=True)
     folders = [*adapters, None]
-    calls = [(agent(f"a{i}", adapter=folder, max_tokens=16), ask("question"), i) for i, folder in enumerate(folders)]
+    calls = [
+        (agent(f"a{i}", adapter=folder, max_tokens=16), ask("question"), i) for i, folder in enumerate(folders)
+    ]
     texts = []
     for completion, folder in zip(await together(backend, *calls), folders, strict=True):
         texts.append(list(completion.tokens.completion))
@@ -151,7 +153,9 @@ async def test_the_text_is_cut_before_a_stop_text(local, agent, ask):
     stop = whole.text[8:11]
     place = whole.text.find(stop)
     cut, other = await together(
-        backend, (agent(max_tokens=40, stop=("never said", stop)), ask("go on"), 0), (agent(max_tokens=40), ask("go on"), 0)
+        backend,
+        (agent(max_tokens=40, stop=("never said", stop)), ask("go on"), 0),
+        (agent(max_tokens=40), ask("go on"), 0),
     )
     assert (cut.text, cut.finish) == (whole.text[:place], "stop")
     assert 0 < cut.completion_tokens < whole.completion_tokens
@@ -302,7 +306,7 @@ async def test_samples_of_one_prompt_share_its_prefill(local, adapters, agent, a
 
 
 async def test_deterministic_is_exact_in_any_company(local, adapters, agent, ask):
-    """Bit for bit: log-probabilities of a row are equal over 30 batches of other sizes, orders, lengths, adapters."""
+    """Bit for bit: a row's log-probabilities are equal over 30 batches of other sizes, orders and adapters."""
     backend = local(deterministic=True, max_batch=6, return_tokens=True)
     rng = random.Random(0)
     subjects = [

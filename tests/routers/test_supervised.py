@@ -70,7 +70,7 @@ def test_more_neighbours_than_queries_is_the_mean():
 
 
 def test_losses_by_hand():
-    """Logits 0 for three agents: p = 1/3 each, -log p = 1.0986, whatever the target; an unsolved query costs nothing.
+    """Logits 0 for three agents: -log p = log 3, whatever the target; an unsolved query costs nothing.
 
     reward: outputs 0.5, scores (1, 0, missing): (0.25 + 0.25) / 2 known cells.
     """

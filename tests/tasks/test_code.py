@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from coterie.errors import SandboxError
 from coterie.tasks import code, sandbox
 from coterie.tasks.code import verify_function, verify_stdio
-from coterie.tasks.levels import SandboxError
 from coterie.tasks.sandbox import Sandbox
 from coterie.tasks.trials import Trial
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import hostile
 import pytest
 
+from coterie.errors import SandboxError
 from coterie.tasks import confine, sandbox
-from coterie.tasks.levels import Level, Limits, SandboxError
+from coterie.tasks.levels import Level, Limits
 from coterie.tasks.trials import Statements, run_program, run_programs, run_tests
 
 TESTS = Statements(tests=("assert f(1) == 2",), function="f")

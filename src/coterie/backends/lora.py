@@ -90,6 +90,10 @@ class Adapters:
             if not pairs and name in self._hooks:
                 self._hooks.pop(name).remove()
 
+    def loaded(self) -> list[str]:
+        """Digests of what is loaded."""
+        return sorted(+self._holders)
+
     def bytes_of(self, key: str) -> int:
         """Memory that an adapter's tensors take."""
         pairs = [p[key] for p in self._pairs.values() if key in p]

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 
 from coterie.backends.base_model import Base
 from coterie.backends.decode import FIXED, GROW, Decoder, Slots, batches
-from coterie.backends.sampling import Settings, choose, log_probs, uniforms
+from coterie.backends.sampling import Settings, choose, generator, log_probs
 from coterie.errors import MalformedAnswer
 from coterie.types import Completion, Sampling, Tokens
 
@@ -30,12 +30,9 @@ class Row:
     seed: int
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    numbers: list[float] = field(default_factory=list)
+    chance: torch.Generator | None = None
     finish: Literal["stop", "length"] | None = None
     error: Exception | None = None
-
-    def __post_init__(self) -> None:
-        self.numbers = uniforms(self.seed, self.sampling.max_tokens).tolist()
 
     @property
     def position(self) -> int:
@@ -73,6 +70,7 @@ class Running:
         self.rows: list[Row | None] = [None] * max_batch if deterministic else []
         self._settings: Settings | None = None
         self._seats = 0
+        self._idle = generator(0, base.device)  # dummies are greedy and never draw from it
 
     @property
     def active(self) -> list[Row]:
@@ -186,6 +184,7 @@ class Running:
             row.error = error
 
     def _seat(self, row: Row, source: Cache, index: int) -> None:
+        row.chance = generator(row.seed, self.base.device)
         place = self.rows.index(None) if self.deterministic else len(self.rows)
         # Doubling keeps the copies of a batch that others join one by one few.
         count = min(max(self._seats, 1 << place.bit_length()), self.max_batch)
@@ -220,13 +219,13 @@ class Running:
     def _sample(self, rows: Sequence[Row | None], logits: torch.Tensor) -> tuple[list[int], list[float]]:
         if self._settings is None:
             self._settings = Settings.of([row.sampling if row else GREEDY for row in rows], logits.device)
-        drawn = [row.numbers[len(row.out)] if row else 0.0 for row in rows]
-        numbers = torch.tensor(drawn, dtype=torch.float64, device=logits.device)
+        chance = [row.chance if row and row.chance else self._idle for row in rows]
         logits = self._sound(rows, logits)
         # One by one where it must be exact: vector code treats the ends of a block otherwise than its middle.
         each = range(len(rows)) if self.deterministic else ()
         parts: list[Any] = [torch.tensor([i], device=logits.device) for i in each] or [slice(None)]
-        picks = [choose(logits[i], self._settings.take(i), numbers[i]) for i in parts]
+        lots = [[one] for one in chance] if self.deterministic else [chance]
+        picks = [choose(logits[i], self._settings.take(i), of) for i, of in zip(parts, lots, strict=True)]
         kept = [log_probs(logits[i], ids) for i, ids in zip(parts, picks, strict=True)] if self.tokens else picks
         return torch.cat(picks).tolist(), torch.cat(kept).tolist()
 

@@ -1,4 +1,4 @@
-"""How the next tokens are drawn from logits: each row by its own settings and its own number in [0, 1).
+"""How the next tokens are drawn from logits: each row by its own settings and from its own seed.
 
 Pure tensor functions; they know nothing of requests, caches or models. Imports torch.
 """
@@ -12,7 +12,6 @@ from coterie.types import Sampling
 
 # Sorting a whole vocabulary is dear; the nucleus nearly always lies within the first few hundred tokens.
 HEAD = 512
-BLOCK = 256
 GREEDY_BELOW = 1e-4
 
 
@@ -39,27 +38,36 @@ class Settings:
         return Settings(self.temperature[index], self.top_k[index], self.top_p[index])
 
 
-def uniforms(seed: int, count: int) -> torch.Tensor:
-    """The `count` numbers in [0, 1), float64, that a row with this seed draws one a token. Shape (count,)."""
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    return torch.rand(count, generator=generator, dtype=torch.float64)
+def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """The source of one row's chance: each sampled token draws one number for every word of the vocabulary."""
+    return torch.Generator(device).manual_seed(seed % 2**63)
 
 
-def choose(logits: torch.Tensor, settings: Settings, numbers: torch.Tensor) -> torch.Tensor:
-    """Next token ids, shape (n,), from float32 logits (n, V) and one uniform number a row (n,).
+def choose(logits: torch.Tensor, settings: Settings, chance: Sequence[torch.Generator]) -> torch.Tensor:
+    """Next token ids, shape (n,), from float32 logits (n, V); row i draws from `chance[i]`, greedy rows do not.
 
-    Temperature, then top-k, then top-p, as is usual; equal logits at a cut stay in together.
+    Temperature, then top-k, then top-p, as is usual; equal logits at a cut stay in together. The draw is a race:
+    each token's logit plus its own Gumbel noise, the largest wins. Inverting the cumulative distribution would
+    be cheaper, but rounding errors of all tokens add up there, and other batch shapes would change the text often.
     """
     picked = logits.argmax(dim=-1)  # (n,)
-    drawn = settings.temperature.nonzero()[:, 0]  # (d,)
-    if len(drawn) == 0:
+    rows = settings.temperature.nonzero()[:, 0]  # (d,)
+    if len(rows) == 0:
         return picked
-    chosen = settings.take(drawn)
-    heated = logits[drawn] / chosen.temperature[:, None]  # (d, V)
+    chosen = settings.take(rows)
+    heated = logits[rows] / chosen.temperature[:, None]  # (d, V)
     keep_top_k(heated, chosen.top_k)
     keep_top_p(heated, chosen.top_p)
-    picked[drawn] = invert(heated, numbers[drawn])
+    picked[rows] = (heated + gumbel([chance[i] for i in rows.tolist()], heated)).argmax(dim=-1)
     return picked
+
+
+def gumbel(chance: Sequence[torch.Generator], like: torch.Tensor) -> torch.Tensor:
+    """Standard Gumbel noise, each row of its own generator. Shape and device of `like` (n, V)."""
+    noise = torch.empty_like(like)
+    for row, source in zip(noise, chance, strict=True):
+        torch.rand(row.shape, generator=source, device=row.device, out=row)
+    return noise.log_().neg_().log_().neg_()
 
 
 def keep_top_k(logits: torch.Tensor, top_k: torch.Tensor) -> None:
@@ -75,47 +83,26 @@ def keep_top_k(logits: torch.Tensor, top_k: torch.Tensor) -> None:
 
 
 def keep_top_p(logits: torch.Tensor, top_p: torch.Tensor) -> None:
-    """In place: -inf outside the smallest set of tokens whose probability reaches p; p >= 1 is off."""
-    for row in (top_p < 1).nonzero()[:, 0].tolist():
-        line = logits[row]  # (V,)
-        edge = _nucleus_edge(line, float(top_p[row]))
-        line.masked_fill_(line < edge, -torch.inf)
+    """In place: -inf outside the smallest set of tokens whose probability reaches p (n,); p >= 1 is off."""
+    rows = (top_p < 1).nonzero()[:, 0]
+    if len(rows) == 0:
+        return
+    part = logits[rows]
+    edge = _nucleus_edge(part, top_p[rows, None], min(HEAD, part.shape[1]))
+    logits[rows] = part.masked_fill(part < edge, -torch.inf)
 
 
-def _nucleus_edge(line: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The smallest logit inside the nucleus of one row (V,)."""
-    total = line.logsumexp(dim=-1)
-    for size in (min(HEAD, len(line)), len(line)):
-        best = line.topk(size).values  # (size,) descending
-        before = (best - total).exp().cumsum(0).roll(1)
-        before[0] = 0.0
-        inside = int((before < top_p).sum())
-        if inside < size:
-            break
-    return best[max(inside, 1) - 1]
-
-
-def invert(logits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Inverse distribution function in vocabulary order: ids (n,) from logits (n, V) and numbers (n,) in [0, 1).
-
-    Sums over blocks first, then inside the block that holds the number: one pass over the vocabulary.
-    """
-    count, size = logits.shape
-    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()  # (n, V)
-    padding = -size % BLOCK
-    if padding:
-        weights = torch.nn.functional.pad(weights, (0, padding))
-    blocks = weights.view(count, -1, BLOCK)  # (n, V/BLOCK, BLOCK)
-    sums = blocks.sum(dim=-1).double()  # (n, V/BLOCK)
-    ends = sums.cumsum(dim=-1)
-    goal = numbers.to(ends.device).double()[:, None] * ends[:, -1:]  # (n, 1)
-    block = torch.searchsorted(ends, goal, right=True).clamp_(max=ends.shape[1] - 1)  # (n, 1)
-    goal = goal - (ends - sums).gather(1, block)
-    inside = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK))[:, 0].double()  # (n, BLOCK)
-    place = torch.searchsorted(inside.cumsum(dim=-1), goal, right=True)  # (n, 1)
-    # Rounding can leave the goal past the last token that has any weight.
-    last = BLOCK - 1 - (inside > 0).flip(1).int().argmax(dim=-1, keepdim=True)
-    return (block * BLOCK + torch.minimum(place, last))[:, 0]
+def _nucleus_edge(logits: torch.Tensor, top_p: torch.Tensor, size: int) -> torch.Tensor:
+    """The smallest logit inside each row's nucleus, (r, 1), looked for among its `size` largest first."""
+    best = logits.topk(size).values  # (r, size) descending
+    mass = (best - logits.logsumexp(dim=-1, keepdim=True)).exp().cumsum(dim=-1)
+    before = torch.nn.functional.pad(mass[:, :-1], (1, 0))  # probability of all that is larger
+    inside = (before < top_p).sum(dim=-1, keepdim=True).clamp_(min=1)  # (r, 1)
+    edge = best.gather(1, inside - 1)
+    wide = (inside[:, 0] == size).nonzero()[:, 0] if size < logits.shape[1] else inside[:0, 0]
+    if len(wide):
+        edge[wide] = _nucleus_edge(logits[wide], top_p[wide], logits.shape[1])
+    return edge
 
 
 def log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

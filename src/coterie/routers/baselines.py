@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class Uniform:
 
     def route(self, state: State) -> Routing:
         """Equal weights."""
-        return Routing(weights=shares(dict.fromkeys(state.pool.names(), 1.0)))
+        return preference(state, dict.fromkeys(state.pool.names(), 1.0))
 
 
 @spec
@@ -29,7 +30,7 @@ class Random:
         """Random weights, the same for the same seed, query and agent."""
         names = state.pool.names()
         drawn = {name: (draw(state.seed, "random", state.query.id, name) + 1) / (2**63 + 1) for name in names}
-        return Routing(weights=shares(drawn))
+        return preference(state, drawn)
 
 
 @spec
@@ -50,7 +51,7 @@ class Cheapest:
         if not ranks:
             raise ConfigError(f"router cheapest: none of {', '.join(costs)} has a price")
         rank = {name: 0.0 if cost is None else 1.0 / ranks[cost] for name, cost in costs.items()}
-        return Routing(weights=shares(rank), info={"cost": costs})
+        return preference(state, rank, {"cost": costs})
 
     def _cost(self, agent: Agent) -> float | None:
         return agent.price.of(self.prompt_tokens, self.completion_tokens)
@@ -176,6 +177,11 @@ class Oracle:
     @once
     def _rows(self) -> Mapping[str, int]:
         return {query: row for row, query in enumerate(self._known.notes["queries"])}
+
+
+def preference(state: State, wanted: Mapping[str, float], info: Mapping[str, Any] | None = None) -> Routing:
+    """The routing of weights in proportion to `wanted`, which are no scores of an agent's ability."""
+    return Routing(weights=shares(wanted), after=len(state.turns), seed=state.seed, info=dict(info or {}))
 
 
 def means_or(scores: np.ndarray, otherwise: np.ndarray) -> np.ndarray:

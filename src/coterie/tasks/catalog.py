@@ -90,7 +90,8 @@ def reader_of(query: Query) -> Reader:
     if query.contract not in CONTRACTS:
         raise ConfigError(f"unknown contract {query.contract!r}{nearest(query.contract, CONTRACTS)}")
     open_ended = kind.open_ended or query.contract == "raw"  # whole texts have nothing to be compared by
-    return Reader(extract=CONTRACTS[query.contract].extract, same=kind.same, open_ended=open_ended)
+    contract = CONTRACTS[query.contract]
+    return Reader(extract=contract.extract, same=kind.same, open_ended=open_ended, stop=contract.stop)
 
 
 def verify(text: str, query: Query) -> Score:

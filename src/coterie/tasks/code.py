@@ -6,7 +6,8 @@ Every run is confined (`sandbox`). Trouble of ours is an error, never a failed a
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coterie.tasks.levels import Level, Limits, SandboxError
+from coterie.errors import SandboxError
+from coterie.tasks.levels import Level, Limits
 from coterie.tasks.sandbox import chosen
 from coterie.tasks.trials import Statements, Trial, run_programs, run_tests
 from coterie.types import Score

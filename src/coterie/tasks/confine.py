@@ -18,8 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from coterie.errors import SandboxError
 from coterie.tasks.box import wire
-from coterie.tasks.levels import ENVIRONMENT, Level, Limits, SandboxError, reachable, stranger
+from coterie.tasks.levels import ENVIRONMENT, Level, Limits, reachable, stranger
 
 START_SECONDS = 60.0
 END_SECONDS = 5.0

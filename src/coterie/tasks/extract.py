@@ -18,13 +18,15 @@ class Contract:
     """How an answer is asked for and read.
 
     `suffix` is appended to the user message, `prefill` is the text of a final assistant message (the
-    completion goes on from it and does not repeat it); either may be empty.
+    completion goes on from it and does not repeat it); either may be empty. `stop` ends the completion before
+    the first of these texts, where nothing after them is read.
     """
 
     name: str
     extract: Callable[[str], str | None]
     suffix: str = ""
     prefill: str = ""
+    stop: tuple[str, ...] = ()
 
 
 def plain(text: str) -> str | None:
@@ -266,7 +268,7 @@ _ALL = (
         suffix="\n\nReply with the complete Python code in one block that starts with ```python and ends with ```.",
         extract=_code,
     ),
-    Contract(name="answer", prefill="Answer:", extract=_short),
+    Contract(name="answer", prefill="Answer:", stop=("\n",), extract=_short),
     Contract(name="text", extract=lenient),
     Contract(name="raw", extract=plain),
 )

@@ -1,8 +1,13 @@
-"""Which answers a reasoning-gym scorer may see: some of them run the answer as code. Judges form, not truth."""
+"""Where reasoning-gym's scorers are not to be trusted: answers that they would run as code, and data sets whose
+scorer passes wrong answers, which are graded here. Versions: reasoning-gym 0.1.25.
+"""
 
 import ast
 import math
 import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
 
 LONGEST = 20_000
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
@@ -15,11 +20,14 @@ LARGEST = 1000
 def unfit(dataset: str, answer: str) -> str:
     """Why the scorer of `dataset` must not see this answer; empty if it may.
 
-    reasoning-gym 0.1.25 passes answers to `eval` (EVALUATED) and to sympy's `parse_expr`, which evaluates
-    (ARITHMETIC, ALGEBRA): only literals, and expressions of bounded size without calls, get through.
+    Answers go to `eval` (EVALUATED) and to sympy's `parse_expr`, which evaluates (ARITHMETIC, ALGEBRA): only
+    literals, and expressions of bounded size, get through. A distance from NaN counts as none in
+    complex_arithmetic.
     """
     if len(answer) > LONGEST:
         return "the answer is far too long"
+    if dataset == "complex_arithmetic" and re.search(r"nan|inf", answer, re.IGNORECASE):
+        return "the answer is not a finite number"
     if dataset in EVALUATED and not _is_data(answer):
         return "the answer is neither the asked text nor plain data"
     if dataset in ARITHMETIC and not re.fullmatch(r"(?!.*\*\s*\*)[\d\s+*/().-]{1,300}", answer.strip()):
@@ -79,3 +87,58 @@ def _exponent(node: ast.AST) -> float:
     if size > 6 or any(isinstance(number, int | float) and abs(number) > 100 for number in numbers):
         raise ValueError("too large an exponent")
     return math.prod(max(float(number), 1.0) for number in numbers if isinstance(number, int | float))
+
+
+# --- data sets whose scorer passes wrong answers ------------------------------------------------------
+
+
+def _halting(answer: str, entry: Mapping[str, Any]) -> bool:
+    """The same word. The scorer compares truth values of texts, and any text is true."""
+    return answer.strip(" .*`").casefold() == str(entry["answer"]).casefold()
+
+
+def _probability(answer: str, entry: Mapping[str, Any]) -> bool:
+    """Within 1e-4. The scorer passes every prefix of the right digits, `0` among them."""
+    if len(answer) > 60 or re.search(r"e\+?\d{3}", answer, re.IGNORECASE):
+        return False  # 1e99999999 as a fraction fills the memory
+    try:
+        return abs(Fraction(answer.replace(",", "").strip()) - Fraction(entry["answer"])) <= Fraction(1, 10_000)
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
+def _twenty_four(answer: str, entry: Mapping[str, Any]) -> bool:
+    """Exactly 24 from exactly the given numbers. The scorer takes any four numbers, and 24.9 for 24."""
+    numbers = sorted(int(number) for number in re.findall(r"\d+", answer))
+    if numbers != sorted(entry["metadata"]["numbers"]):
+        return False
+    try:
+        return _value(ast.parse(answer.strip(), mode="eval").body) == 24
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return False
+
+
+def _value(node: ast.AST) -> Fraction:
+    match node:
+        case ast.Constant(value=int() as value):
+            return Fraction(value)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _value(left) + _value(right)
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return _value(left) - _value(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _value(left) * _value(right)
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return _value(left) / _value(right)
+        case _:
+            raise ValueError("not arithmetic")
+
+
+REGRADED: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
+    "coin_flip": _probability,
+    "game_of_life_halting": _halting,
+    "puzzle24": _twenty_four,
+}
+"""Whether an answer is right, for the data sets that are graded here."""

@@ -8,17 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from coterie.errors import CoterieError
+from coterie.errors import SandboxError
 from coterie.types import record
 
 # The environment is ours, so -I would only add that hashes differ from run to run, and verdicts with them.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 ISOLATED = ("-s", "-P", "-S", "-B", "-X", "utf8", "-c")
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store", "/etc/ld.so.cache")
-
-
-class SandboxError(CoterieError):
-    """The sandbox itself failed: no verdict, never a wrong answer."""
 
 
 @record

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from os import getuid
 
-from coterie.tasks.levels import Level, Limits, SandboxError
+from coterie.errors import SandboxError
+from coterie.tasks.levels import Level, Limits
 from coterie.tasks.trials import Statements, run_program, run_tests
 from coterie.types import record
 

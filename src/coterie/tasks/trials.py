@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from coterie.errors import SandboxError
 from coterie.tasks.confine import Box, readable
-from coterie.tasks.levels import Level, Limits, SandboxError
+from coterie.tasks.levels import Level, Limits
 from coterie.types import record
 
 

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=2 python benchmarks/local.py [--json] [--pairs 3] [--tokens 24]
 
 Targets: one query each to 4 agents with different adapters as one batch at least 1.5 times as fast as one after
-another; 16 requests at least 3 times; memory of one more agent at most 1.1 times its adapter file. Both sides of a pair
-run in turn, the median ratio counts. Adapters are random, so texts are odd; the time does not depend on that.
+another; 16 requests at least 3 times; memory of one more agent at most 1.1 times its adapter file. Both sides of a
+pair run in turn, the median ratio counts. Adapters are random, so texts are odd; the time does not depend on that.
 """
 
 import argparse
@@ -27,7 +27,21 @@ from coterie.types import Agent, Message, Sampling
 MODEL = "builtin:smollm2-135m"
 RANK = 16
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-TOPICS = "rivers bread stars chess bees glass trains paper clouds salt maps clocks wool tides moss bells".split()
+TOPICS = (
+    "rivers",
+    "bread",
+    "stars",
+    "chess",
+    "bees",
+    "glass",
+    "trains",
+    "paper",
+    "clouds",
+    "salt",
+    "maps",
+    "clocks",
+)
+TOPICS += ("wool", "tides", "moss", "bells")
 
 
 def write_adapter(folder: Path, seed: int) -> Path:

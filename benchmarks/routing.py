@@ -2,9 +2,9 @@
 
     python benchmarks/routing.py [--agents 1024] [--repeats 8] [--threads N] [--json]
 
-Every repeat routes a new question in each pool in turn, and its ratio is taken within the repeat, so that other load
-on the machine hits both. "single" is one `route` call, prompt to weights; "stream" is a batch of questions in one
-`distances` call, per question; "heads" is a `route` call whose features are in the encoder's memory.
+Every repeat routes a new question in each pool in turn, and its ratio is taken within the repeat, so that other
+load on the machine hits both. "single" is one `route` call, prompt to weights; "stream" is a batch of questions
+in one `distances` call, per question; "heads" is a `route` call whose features are in the encoder's memory.
 Heads have the default size and random weights, each agent its own: time does not depend on what was learnt.
 """
 
@@ -21,9 +21,9 @@ from coterie.routers.familiarity import Familiarity
 from coterie.types import Agent, Message, Pool, Query, State
 
 TEXT = (
-    "Question {i}. A train leaves the station at nine and travels {j} miles in the first hour. After lunch the driver "
-    "meets friends, who each carry {i} apples, and they share them with everybody on board. How many apples are there "
-    "for each of the passengers, when half of them do not want any?"
+    "Question {i}. A train leaves the station at nine and travels {j} miles in the first hour. After lunch the "
+    "driver meets friends, who each carry {i} apples, and they share them with everybody on board. How many apples "
+    "are there for each of the passengers, when half of them do not want any?"
 )
 
 
@@ -97,6 +97,8 @@ def main() -> None:
         return
     few, many = found["agents"]
     print(f"{found['threads']} threads, prompts of {found['tokens']} tokens, stream in batches of {found['batch']}")
+    first, second = found["build_s"]
+    print(f"heads were made in {first} s (the model's load included) and {second} s")
     print(f"{'':8} {few:>7} agents {many:>7} agents   ratio   of fastest")
     for line in found["rows"]:
         times = f"{line['few_ms']:11.1f} ms {line['many_ms']:11.1f} ms"

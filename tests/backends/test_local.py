@@ -17,9 +17,9 @@ from tiny_models import save, save_adapter, tiny_model  # noqa: E402
 
 from coterie.backends import running as running_module  # noqa: E402
 from coterie.backends.base_model import Base, base_model  # noqa: E402
-from coterie.backends.decode import Decoder  # noqa: E402
+from coterie.backends.decode import Decoder, Slots  # noqa: E402
 from coterie.backends.local import Local  # noqa: E402
-from coterie.errors import BackendError, ContextOverflow, MalformedAnswer, UserError  # noqa: E402
+from coterie.errors import BackendError, ConfigError, ContextOverflow, MalformedAnswer, UserError  # noqa: E402
 from coterie.types import Message  # noqa: E402
 
 
@@ -485,22 +485,43 @@ async def test_a_step_that_fails_fails_its_batch_and_no_more(local, agent, ask, 
     assert said(await alone(backend, (agent(), ask("x"), 0))) == wanted
 
 
-async def test_logits_that_are_not_finite_fail_their_row_only(local, llama, adapters, agent, ask, tmp_path):
+async def test_a_row_that_finds_no_memory_does_not_wait_for_ever(local, agent, ask, monkeypatch):
+    backend, reserve = local(), Slots.reserve
+    await backend.prepare(agent())
+
+    def full(self, *given):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Slots, "reserve", full)
+    for failure in await asyncio.gather(
+        *(backend.generate(agent(), ask("x"), seed=s) for s in range(3)), return_exceptions=True
+    ):
+        assert isinstance(failure, BackendError)
+    monkeypatch.setattr(Slots, "reserve", reserve)
+    assert (await alone(backend, (agent(), ask("x"), 0)))[0].text
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+async def test_logits_that_are_not_finite_fail_their_row_only(local, adapters, agent, ask, tmp_path, deterministic):
     from safetensors.torch import load_file, save_file
 
     sick = shutil.copytree(adapters[1], tmp_path / "sick")
     tensors = load_file(sick / "adapter_model.safetensors")
     save_file({k: t * float("nan") for k, t in tensors.items()}, sick / "adapter_model.safetensors")
-    backend = local()
+    backend = local(deterministic=deterministic, max_batch=2)
     well = (agent(adapter=adapters[0]), ask("x"), 0)
     wanted = said(await alone(backend, well))
     found, failure = await asyncio.gather(
         backend.generate(*well[:2], seed=0),
-        backend.generate(agent(adapter=str(sick)), ask("x"), seed=0),
+        backend.generate(agent(adapter=str(sick)), ask("x" * 50), seed=0),
         return_exceptions=True,
     )
     assert said([found]) == wanted
     assert isinstance(failure, MalformedAnswer)
+    # Whoever sits in its place next, shorter than it was, finds nothing of it.
+    long = (well[0], ask("y" * 80), 1)
+    beside = said(await alone(local(), long))
+    assert said(await together(backend, long, well)) == beside + wanted
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -580,6 +601,18 @@ def test_it_is_its_own_configuration(llama):
     assert read({"model": llama, "max_batch": 4}) == Local(model=llama, max_batch=4)
     with pytest.raises(ValidationError, match="max_bach"):
         read({"model": llama, "max_bach": 4})
+
+
+@pytest.mark.parametrize("wrong", [{"max_batch": 0}, {"cache_gib": -1.0}])
+def test_limits_below_one_are_refused(llama, wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Local(model=llama, **wrong)
+
+
+async def test_an_unused_backend_closes_without_loading(local, agent):
+    backend = local("./nowhere")
+    await backend.release(agent())
+    await backend.aclose()
 
 
 def test_stop_texts_are_looked_for_in_the_whole_text():

@@ -23,7 +23,7 @@ def accuracy(router):
     "router",
     [
         KNN(encoder=Planted()),
-        KNN(encoder=Planted(), standardise=False, k=5),
+        KNN(encoder=Planted(), standardise=True, k=5),
         *(MLP(encoder=Planted(), objective=objective) for objective in ("best", "share", "reward")),
     ],
     ids=["knn", "knn-raw", "best", "share", "reward"],
@@ -47,7 +47,7 @@ def test_knn_averages_the_nearest_by_hand():
     table = outcomes_of(
         [query("sum", n) for n in (0, 1, 2, 50)], [[1, 0, 0], [0.5, 1, 0], [0.5, 0, NAN], [0, 0, 1]]
     )
-    router = KNN(encoder=Line(), k=2, standardise=False).fit(table)
+    router = KNN(encoder=Line(), k=2).fit(table)
     routing = router.route(state_of(query("sum", 1)))
     assert routing.scores == pytest.approx({"ada": 0.5, "bob": 0.5, "cyd": 0.0})
     assert routing.info["nearest"] == pytest.approx(1)
@@ -58,7 +58,7 @@ def test_knn_averages_the_nearest_by_hand():
 def test_knn_falls_back_to_the_mean_where_no_neighbour_has_an_outcome():
     """R23."""
     table = outcomes_of([query("sum", n) for n in (0, 1, 50)], [[1, 0, NAN], [1, 1, NAN], [0, 0, 0.75]])
-    router = KNN(encoder=Line(), k=2, standardise=False).fit(table)
+    router = KNN(encoder=Line(), k=2).fit(table)
     assert router.route(state_of(query("sum", 1))).scores["cyd"] == pytest.approx(0.75)
 
 

@@ -11,7 +11,7 @@ import pytest
 from coterie.errors import BackendError, ConfigError, DataError, UserError
 from coterie.tasks import catalog
 from coterie.tasks.catalog import KINDS, find_kind, known_tasks, load_task, query_of, reader_of, verify
-from coterie.tasks.data import CONTRACTS_OF
+from coterie.tasks.data import CONTRACTS_OF, read_items, to_query
 from coterie.tasks.extract import CONTRACTS
 from coterie.tasks.task import Kind
 from coterie.types import Query, Score
@@ -299,3 +299,14 @@ def test_reference_solutions_pass(data, monkeypatch):
         items = read_items(data / name / "test.jsonl")[:5]
         for item, query in zip(items, load_task(name, limit=5).queries, strict=True):
             assert verify(f"```python\n{item.meta['reference_solution']}\n```", query).verdict == "pass", query.id
+
+
+@pytest.mark.parametrize("contract", ["answer", "boxed", "json"])
+def test_every_literal_of_cruxeval_is_read_back(data, contract):
+    """Quotes, blanks and full stops belong to a literal, whatever a reader of short answers takes off."""
+    forms = {"answer": " {}", "boxed": "\\boxed{{{}}}"}
+    for split in ("train", "test"):
+        for item in read_items(data / "cruxeval" / f"{split}.jsonl"):
+            gold = item.answer[0]
+            text = json.dumps({"answer": gold}) if contract == "json" else forms[contract].format(gold)
+            assert catalog.verify(text, to_query(item, contract)).verdict == "pass", gold

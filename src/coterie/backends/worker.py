@@ -182,8 +182,9 @@ class Worker:
             if running.active:
                 running.step()
         except FAULTS as error:
-            for row in running.active:
-                row.error = error
+            for request in self._running:
+                if request.row is not None and not request.row.done:
+                    request.row.error = error
             running.clear()
         self._answer(running)
         self._drop_unused()

@@ -10,9 +10,14 @@ from coterie.tasks.generated import disjoint_split
 from coterie.tasks.task import Task
 from coterie.team import Team
 
-TRAIN, TEST = 240, 200
+TRAIN, TEST = 192, 200
 SEED = 7
-KINDS: Mapping[str, Mapping[str, int]] = {}
+KINDS: Mapping[str, Mapping[str, int]] = {
+    "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    "products": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    "letter_counting": {"min_words": 2, "max_words": 4},
+    "isomorphic_strings": {"max_string_length": 5},
+}
 
 
 def tasks(train: int, test: int, contracts: Mapping[str, str]) -> tuple[Task, Task]:

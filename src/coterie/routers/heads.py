@@ -5,6 +5,7 @@ Distances in, distances out: what is done with them is the router's and the obje
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import shake_256
 
 import numpy as np
@@ -44,25 +45,19 @@ def fresh(shape: Shape, keys: Sequence[str]) -> dict[str, torch.Tensor]:
     Drawn apart from the targets, never a copy of them: a copy has distance 0 and would look familiar with
     everything (papers.md C9). Uniform in +-1/sqrt(fan in).
     """
-    rows = [_fresh_one(shape, key) for key in keys]
-    stacked = {name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in rows[0]}
-    ones = torch.ones(len(keys), shape.features)
-    return stacked | {"gain": ones, "shift": torch.zeros_like(ones)}
-
-
-def _fresh_one(shape: Shape, key: str) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(draw(shape.seed, "predictor", key))
-
-    def uniform(fan: int, *size: int) -> np.ndarray:
-        values = random.random(size, dtype=np.float32)
-        return (values * 2 - 1) / np.float32(math.sqrt(fan))
-
     d, k, w = shape.features, shape.hidden, shape.width
-    return {
-        "first": uniform(d, d, k),
-        "first_bias": uniform(d, k),
-        "second": uniform(k, k, w),
-        "second_bias": uniform(k, w),
+    sizes = {"first": (d, k), "first_bias": (k,), "second": (k, w), "second_bias": (w,)}
+    heads = {part: np.empty((len(keys), *size), dtype=np.float32) for part, size in sizes.items()}
+    for i, key in enumerate(keys):
+        random = np.random.default_rng(draw(shape.seed, "predictor", key))
+        for part, array in heads.items():
+            bound = 1 / math.sqrt(d if part.startswith("first") else k)
+            random.random(dtype=np.float32, out=array[i])
+            array[i] = (array[i] * 2 - 1) * np.float32(bound)
+    ones = torch.ones(len(keys), d)
+    return {part: torch.from_numpy(array) for part, array in heads.items()} | {
+        "gain": ones,
+        "shift": torch.zeros_like(ones),
     }
 
 
@@ -76,8 +71,12 @@ def predicted(heads: Parameters, features: torch.Tensor) -> torch.Tensor:
 # --- targets -----------------------------------------------------------------------------------------
 
 
-def basis(shape: Shape) -> dict[str, torch.Tensor]:
-    """The orthogonal pair of matrices that all targets of a router are made from: (K, D) and (W, K)."""
+@lru_cache(maxsize=4)
+def basis(shape: Shape) -> Parameters:
+    """The orthogonal pair of matrices that all targets of a router are made from: (K, D) and (W, K).
+
+    Remembered, because a router without trained heads asks for it with every query.
+    """
     random = np.random.default_rng(draw(shape.seed, "target", shape.features, shape.hidden, shape.width))
     first = _orthogonal(random, shape.hidden, shape.features)
     second = _orthogonal(random, shape.width, shape.hidden)

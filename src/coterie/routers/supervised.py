@@ -31,12 +31,12 @@ class KNN:
     Deviates from the papers' kNN (papers.md 6.3: majority of the neighbours' best agents, k = 5, Euclidean):
     means use all of a neighbour's outcomes and degrade to the best single agent as k grows. An agent that none
     of the neighbours has an outcome of counts with its mean over everything. With `standardise` features are
-    brought to mean 0 and deviation 1 first, as hidden states need and sentence embeddings do not.
+    brought to mean 0 and deviation 1 first.
     """
 
     encoder: AnyEncoder = field(default_factory=Hidden)
     k: int = 20
-    standardise: bool = True
+    standardise: bool = False
     weights: str | None = None
 
     def route(self, state: State) -> Routing:

@@ -53,7 +53,8 @@ def _is_data(text: str) -> bool:
 
 
 def _is_algebra(text: str) -> bool:
-    if len(text) > 500 or text.count("(") > 40:
+    # An exponent such as 1e99999999 is a small float here and a huge number to sympy.
+    if len(text) > 500 or text.count("(") > 40 or re.search(r"[\d.]e[+-]?\d", text, re.IGNORECASE):
         return False
     try:
         return _digits(ast.parse(text.strip(), mode="eval").body) <= LARGEST
@@ -99,7 +100,7 @@ def _halting(answer: str, entry: Mapping[str, Any]) -> bool:
 
 def _probability(answer: str, entry: Mapping[str, Any]) -> bool:
     """Within 1e-4. The scorer passes every prefix of the right digits, `0` among them."""
-    if len(answer) > 60 or re.search(r"e\+?\d{3}", answer, re.IGNORECASE):
+    if len(answer) > 60 or re.search(r"e[+-]?\d{3}", answer, re.IGNORECASE):
         return False  # 1e99999999 as a fraction fills the memory
     try:
         return abs(Fraction(answer.replace(",", "").strip()) - Fraction(entry["answer"])) <= Fraction(1, 10_000)

@@ -76,12 +76,14 @@ def lines(path: Path | str) -> Iterator[tuple[int, bytes]]:
     """The numbered non-blank lines of a file, one at a time; DataError if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                text = raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
-                if text:
-                    yield number, text
+            yield from ((number, text) for number, raw in enumerate(file, start=1) if (text := _bare(raw, number)))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _bare(raw: bytes, number: int) -> bytes:
+    """A line without surrounding space and, on the first line, without a byte-order mark."""
+    return raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
 
 
 def parse(raw: bytes, where: str, tasks: tuple[str, ...] = TASKS) -> Item:

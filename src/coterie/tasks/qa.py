@@ -10,6 +10,7 @@ from typing import Any
 from coterie.types import Score
 
 _LONGEST = 20_000
+_TRIMMED = " \t.'\""
 _DEEPEST = 60
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -30,12 +31,13 @@ def verify(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score
     if not answers or matches is None:
         reason = f"unknown metric {metric!r}" if answers else "the reference holds no answer"
         return Score(verdict="error", value=None, answer=answer, reason=reason)
+    if metric == "python_literal":
+        answer = _written(answer, text)
     if answer is None or not answer.strip():
         return Score(verdict="fail", value=0.0, answer=None, reason="no answer")
     if len(answer) > _LONGEST:
         return Score(verdict="fail", value=0.0, answer=answer[:200], reason=f"longer than {_LONGEST} characters")
-    given = _requoted(answer, text) if metric == "python_literal" else answer
-    return _score(any(matches(given, gold) for gold in answers), answer, answers, metric)
+    return _score(any(matches(answer, gold) for gold in answers), answer, answers, metric)
 
 
 def _score(passed: bool, answer: str, answers: Sequence[str], metric: str | None) -> Score:
@@ -174,13 +176,13 @@ def _literal_match(answer: str, gold: str) -> bool:
     return x is not None and y is not None and _identical(x[0], y[0])
 
 
-def _requoted(answer: str, text: str) -> str:
-    """The answer with the quotes that a reader of short answers took off: the text tells."""
-    quoted = (mark + answer + mark for mark in "'\"")
-    return next(
-        (form for form in quoted if text.strip(" \t\r\n.`").removeprefix("Answer:").strip().startswith(form)),
-        answer,
-    )
+def _written(answer: str | None, text: str) -> str | None:
+    """The answer as the text writes it: readers of short answers take quotes and full stops off, which literals need."""
+    line = text.strip().removeprefix("Answer:").strip().partition("\n")[0].strip().strip("`")
+    if len(line) <= _LONGEST and line.strip(_TRIMMED) == (answer or "").strip(_TRIMMED) and literal(line):
+        return line
+    quoted = (mark + str(answer) + mark for mark in "'\"")
+    return next((form for form in quoted if line.startswith(form)), answer)
 
 
 _METRICS: Mapping[str | None, Callable[[str, str], bool]] = {

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from coterie.routers.headset import HeadSet, Stacks
 
 NAME = "familiarity"
-STACKS = 2
 
 
 @spec

@@ -46,7 +46,7 @@ def revise(agent: Agent) -> Agent:
 
 def _identity(model: str) -> list[str]:
     """What a model name stands for: the content of a path (`path#part` too), else the name itself."""
-    path, sign, part = model.rpartition("#") if "#" in model else (model, "", "")
+    path, _, part = model.rpartition("#") if "#" in model else (model, "", "")
     return [content_digest(Path(path)), part] if Path(path).exists() else [model]
 
 

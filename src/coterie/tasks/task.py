@@ -6,7 +6,7 @@ from typing import Any
 from coterie.types import Query, Score, record
 
 Verify = Callable[[str | None, str, Mapping[str, Any]], Score]
-"""(extracted answer or None, whole text, reference) -> verdict. Blocking, thread-safe, never raises for bad text."""
+"""(extracted answer or None, whole text, reference) -> verdict. Blocks; thread-safe; never raises for bad text."""
 
 
 @record

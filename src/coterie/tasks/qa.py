@@ -177,7 +177,7 @@ def _literal_match(answer: str, gold: str) -> bool:
 
 
 def _written(answer: str | None, text: str) -> str | None:
-    """The answer as the text writes it: short-answer readers take off quotes and full stops, which literals need."""
+    """The answer as the text writes it: readers take off quotes and full stops that literals need."""
     line = text.strip().removeprefix("Answer:").strip().partition("\n")[0].strip().strip("`")
     if len(line) <= _LONGEST and line.strip(_TRIMMED) == (answer or "").strip(_TRIMMED) and literal(line):
         return line

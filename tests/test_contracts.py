@@ -2,19 +2,27 @@
 
 import asyncio
 import random
-from dataclasses import replace
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from coterie.backends.recorded import Scripted
-from coterie.config import build, names
+from coterie import config
+from coterie.backends.recorded import Replay, Scripted
+from coterie.config import build, find, names
+from coterie.errors import BackendError, ConfigError, UserError
 from coterie.outcomes import Outcomes
 from coterie.pool import pool_of, revise
 from coterie.rollout import Limits
+from coterie.storage.tables import Verdict, write_table
 from coterie.tasks import catalog
 from coterie.tasks.extract import CONTRACTS
-from coterie.types import Agent, Completion, Message, Price, Query, State, Tokens
+from coterie.types import Agent, Completion, Message, Price, Query, Routing, Sampling, State, Tokens, Turn, spec
 
 AGENTS = [
     revise(Agent(name=name, model=f"scripted:{name}", price=Price(prompt=p, completion=p)))
@@ -30,9 +38,8 @@ QUERIES = tuple(
         reference={"answer": str(n)},
         metadata={"domain": kind},
     )
-    for n in range(12)
-    for kind in ("sum", "word")
-    for n in (n * 2 + (kind == "word"),)
+    for pair in range(12)
+    for n, kind in ((2 * pair, "sum"), (2 * pair + 1, "word"))
 )
 
 
@@ -62,8 +69,6 @@ def router(name: str):
 
 
 def build_fields(name: str) -> dict:
-    from coterie.config import find
-
     return {"encoder": {"use": "hashed"}} if "encoder" in find("router", name).__dataclass_fields__ else {}
 
 
@@ -172,8 +177,6 @@ async def test_strategy_gives_the_same_trace_under_other_latencies(name, scripte
 @pytest.mark.parametrize("name", names("strategy"))
 async def test_strategy_survives_an_agent_that_fails(name, scripted_team):
     """What cannot be answered ends as data, never as an exception."""
-    from coterie.errors import BackendError
-
     for failing in ("a", "b", "c"):
         replies = {n: BackendError("down") if n == failing else reply for n in "abc"}
         trace = await scripted_team(replies, strategy=build("strategy", name)).solve(QUERIES[2])
@@ -182,6 +185,116 @@ async def test_strategy_survives_an_agent_that_fails(name, scripted_team):
     every = {n: BackendError("down") for n in "abc"}
     trace = await scripted_team(every, strategy=build("strategy", name)).solve(QUERIES[2])
     assert trace.stopped == "failed"
+
+
+# --- kinds of task and answer contracts ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A small item of one kind: its gold, a right text, a wrong one, and golds that nothing can be graded by."""
+
+    gold: Mapping[str, Any]
+    right: str
+    wrong: str
+    malformed: tuple[Mapping[str, Any], ...]
+
+
+SUM = {"dataset": "chain_sum", "config": {}, "answer": "7", "entry": {"answer": "7", "metadata": {}}}
+CASES = [{"input": "3\n", "output": "6\n"}, {"input": "5\n", "output": "10\n"}]
+SHORT = {"instruction_id_list": ["punctuation:no_comma"], "instruction_kwargs": [{}]}
+SAMPLES = {
+    "choice": Sample(
+        {"answer": "B", "choices": ["red", "blue"]},
+        "The answer is B.",
+        "The answer is A.",
+        ({"answer": "C", "choices": ["red", "blue"]}, {"choices": ["red", "blue"]}, {"answer": 3, "choices": 4}),
+    ),
+    "code_function": Sample(
+        {"tests": ["assert twice(2) == 4", "assert twice(0) == 0"], "fn_name": "twice"},
+        "```python\ndef twice(n):\n    return 2 * n\n```",
+        "```python\ndef twice(n):\n    return n\n```",
+        ({"tests": []}, {"tests": ["assert ("]}, {}),
+    ),
+    "code_stdio": Sample(
+        {"tests": CASES},
+        "```python\nprint(2 * int(input()))\n```",
+        "```python\nprint(int(input()))\n```",
+        ({"tests": []}, {"tests": ["3"]}, {}),
+    ),
+    "instruction": Sample(
+        SHORT,
+        "No such mark here.",
+        "First, second.",
+        (SHORT | {"instruction_id_list": ["punctuation:no_coma"]}, SHORT | {"instruction_kwargs": []}, {}),
+    ),
+    "math": Sample(
+        {"answer": "\\frac{1}{2}"}, "so \\boxed{0.5}", "so \\boxed{2}", ({"answer": ""}, {"answer": None}, {})
+    ),
+    "qa": Sample(
+        {"answers": ["Lima", "the city of Lima"]},
+        "Answer: lima",
+        "Answer: Quito",
+        ({"answers": []}, {"answers": ["Lima"], "metric": "bleu"}, {}),
+    ),
+    "reasoning_gym": Sample(
+        SUM, "Answer: 7", "Answer: 8", (SUM | {"dataset": "chain_sun", "answer": "9"}, SUM | {"entry": None}, {})
+    ),
+    "recorded": Sample(
+        {"query_id": "q1"},
+        Verdict(query="q1", agent="ada", score=1.0).text(),
+        Verdict(query="q1", agent="ada", score=0.5).text(),
+        ({"query_id": "q2"}, {}),
+    ),
+}
+
+
+def asked(kind: str, gold: Mapping[str, Any] | None) -> Query:
+    message = Message(role="user", content="?")
+    return Query(id="q", messages=(message,), task=kind, contract=catalog.KINDS[kind].contract, reference=gold)
+
+
+def test_every_kind_that_is_graded_is_sampled_here():
+    assert set(SAMPLES) | {"chat"} == set(catalog.KINDS)
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_kind_passes_the_right_answer_and_fails_a_wrong_one(kind):
+    """And a text without any answer fails too, but for `recorded`, where it is no recorded outcome (G4)."""
+    sample = SAMPLES[kind]
+    query = asked(kind, sample.gold)
+    right, wrong, none = (catalog.verify(text, query) for text in (sample.right, sample.wrong, " "))
+    assert (right.verdict, right.value) == ("pass", 1.0), right
+    assert wrong.verdict == "fail", wrong
+    assert wrong.value is not None
+    assert 0 <= wrong.value < 1
+    assert (none.verdict, none.value) == (("error", None) if kind == "recorded" else ("fail", 0.0)), none
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_kind_has_no_verdict_by_a_malformed_gold(kind):
+    """G17, R24: an error of its own, without value, with a reason in one line; right answers are no exception."""
+    for gold in SAMPLES[kind].malformed:
+        for text in (SAMPLES[kind].right, SAMPLES[kind].wrong):
+            score = catalog.verify(text, asked(kind, gold))
+            assert (score.verdict, score.value, score.correct) == ("error", None, None), gold
+            assert score.reason
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_kind_tells_the_same_answer_from_another(kind):
+    reader = catalog.reader_of(asked(kind, SAMPLES[kind].gold))
+    right, wrong = (reader.extract(text) for text in (SAMPLES[kind].right, SAMPLES[kind].wrong))
+    assert right is not None
+    assert wrong is not None
+    assert reader.same(right, right)
+    assert not reader.same(right, wrong)
+    assert not reader.same(wrong, right)
+
+
+def test_chat_is_never_graded():
+    for gold in (None, {"answer": "4"}):
+        assert catalog.verify("4", asked("chat", gold)).verdict == "error"
 
 
 @pytest.mark.parametrize("kind", sorted(catalog.KINDS))
@@ -206,27 +319,205 @@ def test_contract_reads_any_text(name, text):
     assert found is None or isinstance(found, str)
 
 
-@pytest.mark.parametrize("name", [n for n in names("encoder") if n != "hidden"])
-def test_encoder_gives_one_row_a_prompt_and_the_same_again(name):
-    encoder = build("encoder", name)
+# --- encoders and backends ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> str:
+    """Folder of a tiny random model, that of the local backend's own tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(Path(__file__).parent / "backends"), *sys.path])
+        from tiny_models import save
+    return save(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def encoder(request):
+    """The encoder of a name; `hidden` reads the states of the tiny model."""
+    name = request.param
+    if name != "hidden":
+        return build("encoder", name)
+    return build("encoder", {"use": name, "model": request.getfixturevalue("tiny")})
+
+
+@pytest.mark.parametrize("encoder", names("encoder"), indirect=True)
+def test_encoder_gives_one_row_a_prompt_and_the_same_again(encoder):
     prompts = [q.messages for q in QUERIES[:5]]
     first, second = encoder.encode(prompts), encoder.encode(prompts[::-1])[::-1]
     assert first.shape[0] == 5
     assert first.dtype == np.float32
     assert np.allclose(first, second, atol=1e-5)
     assert np.isfinite(first).all()
-    assert encoder.encode([]).shape[0] == 0
+    assert encoder.encode([]).shape == (0, first.shape[1])
+    assert len(np.unique(first.round(4), axis=0)) == 5
+    assert encoder.identity == replace(encoder).identity
+
+
+@pytest.mark.parametrize("encoder", names("encoder"), indirect=True)
+def test_encoder_gives_threads_what_it_gives_one(encoder):
+    """R1, R8: also where the threads are what loads the model."""
+    prompts = [q.messages for q in QUERIES[:6]]
+
+    async def together():
+        return await asyncio.gather(*(asyncio.to_thread(encoder.encode, [p]) for p in (*prompts, *prompts)))
+
+    rows = np.concatenate(asyncio.run(together()))
+    assert np.allclose(rows, np.concatenate([encoder.encode(prompts)] * 2), atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A backend with an agent that it serves, and pairs of backend and agent that cannot be served."""
+
+    backend: Any
+    agent: Agent
+    absent: tuple[tuple[Any, Agent], ...]
+
+
+def local_offer(folder: Path, request: pytest.FixtureRequest) -> Offer:
+    from coterie.backends.local import Local
+
+    tiny = request.getfixturevalue("tiny")
+    agent = revise(Agent(name="ada", model=f"local:{tiny}", sampling=Sampling(temperature=0.8, max_tokens=8)))
+    backend = Local(model=tiny, deterministic=True, max_batch=4)
+    lost = replace(agent, adapter=str(folder / "no-adapter"))
+    return Offer(backend, agent, ((Local(model=str(folder / "nothing")), agent), (backend, lost)))
+
+
+def replay_offer(folder: Path, request: pytest.FixtureRequest) -> Offer:
+    write_table(folder / "table", outcomes())
+    agent = Agent(name="ada", model=f"replay:{folder / 'table'}")
+    backend = Replay(model=str(folder / "table"))
+    absent = (
+        (Replay(model=str(folder / "nothing")), agent),
+        (backend, replace(agent, name="eve")),
+        (backend, replace(agent, instruction="Be brief.")),
+    )
+    return Offer(backend, agent, absent)
+
+
+def scripted_offer(folder: Path, request: pytest.FixtureRequest) -> Offer:
+    absent = ((Scripted(model="s"), AGENTS[0]), (Scripted(model="s", answer=reply, broken="down"), AGENTS[0]))
+    return Offer(Scripted(model="s", answer=reply), AGENTS[0], absent)
+
+
+OFFERS = {"local": local_offer, "replay": replay_offer, "scripted": scripted_offer}
+
+
+@pytest.fixture
+async def offer(request, tmp_path):
+    made = OFFERS[request.param](tmp_path, request)
+    yield made
+    for backend in (made.backend, *(backend for backend, _ in made.absent)):
+        await backend.aclose()
+
+
+def said(completion: Completion) -> Completion:
+    """All of a completion but the time that it took."""
+    return replace(completion, seconds=0.0)
+
+
+BACKENDS = pytest.mark.parametrize("offer", sorted(config.COMPONENTS["backend"]), indirect=True)
+CALLS = [(query.messages, seed) for query in QUERIES[:3] for seed in (1, 2)]
 
 
 @pytest.mark.parametrize("name", names("backend"))
 def test_backend_says_what_it_is_without_loading_anything(name):
-    from coterie.config import find
-
-    cls = find("backend", name)
-    assert {"prepare", "generate", "aclose"} <= set(dir(cls))
+    assert {"prepare", "generate", "aclose"} <= set(dir(find("backend", name)))
 
 
-async def test_backend_gives_equal_completions_for_equal_calls():
-    backend = Scripted(model="s", answer=reply)
-    one, two = [await backend.generate(AGENTS[0], QUERIES[0].messages, seed=4) for _ in range(2)]
-    assert one.text == two.text
+@BACKENDS
+async def test_backend_gives_equal_completions_for_equal_calls_and_for_concurrent_ones(offer):
+    """R1: what else is running changes nothing, and neither does asking again."""
+    await offer.backend.prepare(offer.agent)
+    serial = [await offer.backend.generate(offer.agent, m, seed=s) for m, s in CALLS]
+    again = [await offer.backend.generate(offer.agent, m, seed=s) for m, s in CALLS]
+    once = await asyncio.gather(*(offer.backend.generate(offer.agent, m, seed=s) for m, s in CALLS))
+    assert [said(c) for c in serial] == [said(c) for c in again] == [said(c) for c in once]
+    assert len({c.text for c in serial}) > 1
+    assert all(c.prompt_tokens + c.completion_tokens > 0 and c.seconds >= 0 for c in serial)
+
+
+@BACKENDS
+async def test_backend_that_was_closed_can_be_used_again(offer):
+    messages = QUERIES[0].messages
+    before = await offer.backend.generate(offer.agent, messages, seed=3)
+    await offer.backend.aclose()
+    await offer.backend.aclose()
+    assert said(await offer.backend.generate(offer.agent, messages, seed=3)) == said(before)
+
+
+@BACKENDS
+async def test_backend_says_in_one_line_what_it_cannot_serve(offer):
+    """B39: nothing answers in its place; what was refused does not keep others from being served."""
+    assert offer.absent
+    for backend, agent in offer.absent:
+        with pytest.raises((UserError, BackendError)) as caught:
+            await backend.prepare(agent)
+        assert str(caught.value).strip()
+        assert "\n" not in str(caught.value)
+    assert await offer.backend.generate(offer.agent, QUERIES[0].messages, seed=0)
+
+
+# --- installed plugins ---------------------------------------------------------------------------------
+
+
+@spec
+class Favourite:
+    """A router of somebody else's package: one agent before all others."""
+
+    agent: str = "bob"
+
+    def route(self, state: State) -> Routing:
+        solvers = state.pool.names()
+        return Routing(weights={name: float(name == self.agent) for name in solvers}, seed=state.seed)
+
+
+@spec
+class Second:
+    """A strategy of somebody else's package: asks whoever comes second."""
+
+    async def solve(self, rollout: Any) -> Turn:
+        routing = await rollout.route()
+        return await rollout.ask(routing.ranked()[1])
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Two installed entry points, and one that would take a built-in name."""
+    installed = [
+        EntryPoint("favourite", f"{__name__}:Favourite", "coterie.router"),
+        EntryPoint("uniform", f"{__name__}:Favourite", "coterie.router"),
+        EntryPoint("second", f"{__name__}:Second", "coterie.strategy"),
+    ]
+
+    def entry_points(*, group: str, name: str | None = None) -> list[EntryPoint]:
+        return [point for point in installed if point.group == group and name in (None, point.name)]
+
+    monkeypatch.setattr(config, "entry_points", entry_points)
+
+
+@pytest.mark.usefixtures("plugins")
+def test_installed_plugins_are_found_and_built_strictly():
+    assert find("router", "favourite") is Favourite
+    assert find("strategy", "second") is Second
+    assert {"favourite", "familiarity"} <= set(names("router"))
+    assert {"second", "vote"} <= set(names("strategy"))
+    with pytest.raises(ConfigError, match="did you mean 'favourite'"):
+        build("router", "favorite")
+    with pytest.raises(ConfigError, match="did you mean 'agent'"):
+        build("router", {"use": "favourite", "agnet": "a"})
+
+
+@pytest.mark.usefixtures("plugins")
+def test_no_plugin_takes_a_built_in_name():
+    assert names("router").count("uniform") == 1
+    assert find("router", "uniform").__module__ == "coterie.routers.baselines"
+
+
+@pytest.mark.usefixtures("plugins")
+async def test_installed_plugins_solve_together(scripted_team):
+    router = build("router", {"use": "favourite", "agent": "c"})
+    team = scripted_team(dict.fromkeys("ac", reply), router=router, strategy=build("strategy", "second"))
+    trace = await team.solve(QUERIES[0])
+    assert [turn.agent for turn in trace.turns] == ["a"]

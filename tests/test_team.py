@@ -14,7 +14,7 @@ from coterie.storage.cache import Cache
 from coterie.strategies.single import SelfConsistency, Single
 from coterie.strategies.vote import TopK, Vote
 from coterie.team import Team, recipes
-from coterie.types import Agent, Completion, Message, Price, Query
+from coterie.types import Agent, Completion, Message, Price, Query, Tokens
 
 
 def query(text="2 + 2?", id="q"):
@@ -77,8 +77,8 @@ async def test_a_systemic_fault_raises(scripted_team):
     [
         (Limits(calls=2), 2),
         (Limits(calls=0), 0),
-        (Limits(tokens=1500), 2),
-        (Limits(cost_usd=1500 / 1e6), 2),
+        (Limits(tokens=1100), 2),
+        (Limits(cost_usd=1100 / 1e6), 2),
         (Limits(tokens=None, cost_usd=None), 3),
     ],
 )
@@ -291,3 +291,44 @@ def test_vote_is_the_default_strategy(tmp_path):
     team = Team.load(file)
     assert isinstance(team.strategy, Vote)
     assert isinstance(team.backends.of(team.pool["a"]), Scripted)
+
+
+async def test_swaps_at_the_same_time_are_all_kept(scripted_team):
+    team = scripted_team({"a": "4"})
+    others = [replace(team.pool["a"], name=name, revision="") for name in ("b", "c")]
+    await asyncio.gather(*(team.swap(agent) for agent in others))
+    assert sorted(team.pool) == ["a", "b", "c"]
+    assert all(agent.revision for agent in team.pool.values())
+
+
+async def test_a_backends_own_timeout_is_that_agents_failure(scripted_team):
+    """R23: an outage is never taken for a spent limit, and so never for a wrong answer."""
+    team = scripted_team({"a": TimeoutError("upstream"), "b": TimeoutError("upstream")})
+    trace = await team.solve(query())
+    assert trace.stopped == "failed"
+    assert {failure.kind for failure in trace.failures} == {"BackendError"}
+
+
+async def test_a_failed_call_counts_with_the_time_it_took(scripted_team):
+    async def slow(agent, messages, *, seed):
+        await asyncio.sleep(0.15)
+        raise BackendError("down")
+
+    team = scripted_team({"a": "4", "b": "4"})
+    object.__setattr__(team.backends.of(team.pool["a"]), "generate", slow)
+    trace = await team.solve(query())
+    assert trace.seconds >= 0.15
+
+
+async def test_a_hit_without_tokens_is_no_hit_where_tokens_are_wanted(scripted_team, tmp_path):
+    def reply(agent, messages, seed):
+        return Completion(text="4", tokens=Tokens(prompt=(1,), completion=(2,), logprobs=(-0.1,)))
+
+    cache = Cache(tmp_path / "calls.sqlite")
+    plain = scripted_team({"a": "4"}, cache=cache)
+    await plain.solve(query())
+    team = scripted_team({"a": reply}, cache=cache)
+    object.__setattr__(team.backends.of(team.pool["a"]), "return_tokens", True)
+    assert (await team.solve(query())).turns[0].completion.tokens is not None
+    assert (await team.solve(query())).turns[0].completion.tokens is not None
+    assert len(team.backends.of(team.pool["a"]).calls) == 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.types import Query, Trace, record
+from coterie.types import Pool, Query, Trace, record
 
 
 @record
@@ -40,11 +40,17 @@ class Outcomes:
         )
 
     @staticmethod
-    def from_traces(traces: Iterable[Trace]) -> "Outcomes":
-        """One row a query, from scored turns; an agent's several samples of a query are averaged."""
-        rows = list(traces)
+    def from_traces(traces: Iterable[Trace], pool: Pool | None = None) -> "Outcomes":
+        """One row a query, from scored turns; an agent's several samples of a query are averaged.
+
+        Only turns of an agent as its pool had it count, not those at another temperature; with `pool`, only
+        those of its very revisions.
+        """
+        rows = [_own_turns(trace, pool) for trace in traces]
+        rows = [trace for trace in rows if trace.turns]
         queries = {t.query.id: t.query for t in rows}
         revisions = {turn.agent: turn.revision for t in rows for turn in t.turns}
+        rows = [replace(t, turns=tuple(u for u in t.turns if u.revision == revisions[u.agent])) for t in rows]
         agents = sorted(revisions)
         cells: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
         for trace in rows:
@@ -66,3 +72,8 @@ class Outcomes:
             costs=table[..., 2],
             revisions=revisions,
         )
+
+
+def _own_turns(trace: Trace, pool: Pool | None) -> Trace:
+    wanted = trace.revisions if pool is None else {agent.name: agent.revision for agent in pool.values()}
+    return replace(trace, turns=tuple(t for t in trace.turns if t.revision == wanted.get(t.agent)))

@@ -13,7 +13,9 @@ from typing import Literal, Protocol
 from coterie.errors import AllAgentsFailed, BackendError, BudgetExceeded
 from coterie.types import (
     Agent,
+    Amount,
     Completion,
+    Count,
     Failure,
     Message,
     Messages,
@@ -37,10 +39,10 @@ Watch = Callable[[Turn | Routing], None]
 class Limits:
     """What one query may use; None is no limit. Seconds are wall time, tokens count prompt and completion."""
 
-    calls: int = 64
-    tokens: int | None = None
-    cost_usd: float | None = None
-    seconds: float | None = 600.0
+    calls: Count = 64
+    tokens: Count | None = None
+    cost_usd: Amount | None = None
+    seconds: Amount | None = 600.0
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class Ledger:
 
     def reserve(self, agent: Agent, messages: Messages) -> tuple[int, float]:
         """Hold back the worst case of one call; raise BudgetExceeded where it does not fit."""
-        prompt = sum(len(m.content) for m in messages) // 2 + 16
+        prompt = sum(len(m.content.encode(errors="replace")) + 16 for m in messages)  # a token has a byte at least
         tokens = prompt + agent.sampling.max_tokens
         cost = agent.price.of(prompt, agent.sampling.max_tokens) or 0.0
         limits = self.limits
@@ -97,6 +99,7 @@ class Rollout:
     _asked: dict[str, int] = field(default_factory=dict, init=False)
     _waited: float = field(default=0.0, init=False)
     _path: float = field(default=0.0, init=False)
+    _lost: float = field(default=0.0, init=False)
     _began: float = field(default_factory=time.perf_counter, init=False)
 
     def __post_init__(self) -> None:
@@ -150,6 +153,7 @@ class Rollout:
     async def _gather(self, names: Sequence[str], calls: list["asyncio.Task[Turn]"]) -> list[Turn]:
         """Wait for all calls; also when cancelled, what is finished gets on the trace."""
         start, before = time.perf_counter(), len(self.turns)
+        self._lost = 0.0
         try:
             if calls:
                 await asyncio.wait(calls)
@@ -160,7 +164,7 @@ class Rollout:
             for name, result in zip(names, results, strict=False):
                 self._note(name, result)
             self._waited += time.perf_counter() - start
-            self._path += max((t.completion.seconds for t in self.turns[before:]), default=0.0)
+            self._path += max([self._lost, *(t.completion.seconds for t in self.turns[before:])])
         systemic = [r for r in results if isinstance(r, BaseException) and not isinstance(r, BackendError)]
         if systemic:
             raise systemic[0]
@@ -183,12 +187,16 @@ class Rollout:
     async def _generate(
         self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float], seed: int
     ) -> Turn:
-        completion, cost = None, None
+        completion, cost, began = None, None, time.perf_counter()
         try:
             completion = await self.generate(agent, prompt, seed)
             cost = agent.price.of(completion.prompt_tokens, completion.completion_tokens)
+        except TimeoutError as error:
+            raise BackendError(f"timed out {error}".strip()) from None
         finally:
             self._ledger.settle(held, completion, cost)
+            if completion is None:
+                self._lost = max(self._lost, time.perf_counter() - began)
         return Turn(
             index=-1,
             agent=agent.name,

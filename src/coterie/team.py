@@ -1,6 +1,6 @@
 """A team: a pool, a router and a strategy. `Team.solve` is the one way a query is answered.
 
-Serving, evaluation and training call it alike; new agents come in through `Team.swap`. A team is loaded
+Whoever needs an answer calls it; new agents come in through `Team.swap`. A team is loaded
 from a recipe, a YAML file that fills these slots.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from coterie.config import build, find, nearest, override, read_yaml, validate
 from coterie.errors import AllAgentsFailed, BudgetExceeded, ConfigError
-from coterie.pool import read_pool, split_model
+from coterie.pool import read_pool, revise, split_model
 from coterie.rollout import Limits, Rollout, Strategy, Watch
 from coterie.storage.cache import Cache, call_key
 from coterie.strategies.vote import weighted_vote
@@ -47,15 +47,16 @@ class Backends:
     """The backends that are open, one for each model, shared by all teams that were given this object."""
 
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    where: str = ""
     opened: dict[str, Backend] = field(default_factory=dict)
 
     def of(self, agent: Agent) -> Backend:
         """The backend that holds the agent's base model."""
         if agent.model not in self.opened:
             scheme, model = split_model(agent.model)
-            where = f"backends.{scheme}"
+            where = f"{self.where}backends.{scheme}"
             table = {"model": model, **self.options.get(scheme, {})}
-            self.opened[agent.model] = validate(find("backend", scheme), table, where)
+            self.opened[agent.model] = validate(find("backend", scheme, self.where), table, where)
         return self.opened[agent.model]
 
     async def aclose(self) -> None:
@@ -80,6 +81,8 @@ class Team:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        agents = {name: agent if agent.revision else revise(agent) for name, agent in self.pool.items()}
+        self.pool = Pool(agents, self.pool.version)
         self._check(self.pool)
 
     @staticmethod
@@ -107,7 +110,7 @@ class Team:
             contracts=recipe.contracts,
             seed=recipe.seed,
             cache=cache,
-            backends=backends or Backends(recipe.backends),
+            backends=backends or Backends(recipe.backends, where),
             config=table,
         )
         for agent in team.pool.values():
@@ -119,7 +122,25 @@ class Team:
 
         An agent's failure or a spent limit ends in the best answer so far; only systemic faults raise.
         """
-        rollout = Rollout(
+        rollout = self.rollout(query, sample, watch)
+        stopped: Literal["done", "budget", "failed"] = "done"
+        clock = asyncio.timeout(self.limits.seconds)
+        try:
+            async with clock:
+                return rollout.finish(await self.strategy.solve(rollout), stopped)
+        except BudgetExceeded:
+            stopped = "budget"
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            stopped = "budget"
+        except AllAgentsFailed:
+            stopped = "failed"
+        return rollout.finish(await asyncio.to_thread(best_so_far, rollout), stopped)
+
+    def rollout(self, query: Query, sample: int = 0, watch: Watch = lambda event: None) -> Rollout:
+        """The query with everything that solving it may use; nothing is asked yet."""
+        return Rollout(
             query=query,
             pool=self.pool,
             reader=reader_of(query),
@@ -130,16 +151,6 @@ class Team:
             sample=sample,
             watch=watch,
         )
-        stopped: Literal["done", "budget", "failed"] = "done"
-        final: Turn | None
-        try:
-            async with asyncio.timeout(self.limits.seconds):
-                final = await self.strategy.solve(rollout)
-        except (BudgetExceeded, TimeoutError):
-            stopped, final = "budget", best_so_far(rollout)
-        except AllAgentsFailed:
-            stopped, final = "failed", best_so_far(rollout)
-        return rollout.finish(final, stopped)
 
     async def solve_all(self, queries: Iterable[Query], concurrency: int = 16) -> AsyncIterator[Trace]:
         """Traces as they are finished, at most `concurrency` rollouts at a time."""
@@ -162,14 +173,20 @@ class Team:
         Everything is prepared first and put in place by one assignment: a swap that fails leaves the team
         as it was, and running rollouts keep the pool they began with.
         """
+        revised = [revise(agent) for agent in agents]
+        self._after(revised, without)
+        for agent in revised:
+            await self.backends.of(agent).prepare(agent)
+        self.pool = self._after(revised, without)  # another swap may have ended meanwhile: build on its pool
+
+    def _after(self, agents: Sequence[Agent], without: Sequence[str]) -> Pool:
+        """The pool after a swap; ConfigError where there can be no such pool."""
         absent = [name for name in without if name not in self.pool]
         if absent:
             raise ConfigError(f"cannot remove agent {absent[0]!r}{nearest(absent[0], self.pool)}")
         pool = self.pool.with_agents(*agents, without=without)
         self._check(pool)
-        for agent in agents:
-            await self.backends.of(agent).prepare(agent)
-        self.pool = pool
+        return pool
 
     def ask(self, text: str, task: str = "chat") -> Trace:
         """Answer one text and close the models again: the one door for code without an event loop."""
@@ -193,12 +210,14 @@ class Team:
             await asyncio.to_thread(encoder.encode, [query.messages for query in queries])
 
     async def _generate(self, agent: Agent, messages: Messages, seed: int) -> Completion:
+        backend = self.backends.of(agent)
         if self.cache is None:
-            return await self.backends.of(agent).generate(agent, messages, seed=seed)
-        key = call_key(agent, messages, seed)
-        if (hit := self.cache.get(key)) is not None:
+            return await backend.generate(agent, messages, seed=seed)
+        key = call_key(agent, messages, seed, getattr(backend, "identity", ""))
+        hit = self.cache.get(key)
+        if hit is not None and (hit.tokens is not None or not getattr(backend, "return_tokens", False)):
             return hit
-        completion = await self.backends.of(agent).generate(agent, messages, seed=seed)
+        completion = await backend.generate(agent, messages, seed=seed)
         await asyncio.to_thread(self.cache.put, key, completion)
         return completion
 

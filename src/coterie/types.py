@@ -1,20 +1,27 @@
 """The nouns of coterie and the contracts of its parts. Read this file first.
 
 A Query is solved by a Team. The team's router gives a Routing, its strategy asks Agents, each answer
-is a Turn, and the whole history of one query is a Trace. Evaluation, learning and the gateway consume
-traces and nothing else. Every record here is immutable.
+is a Turn, and the whole history of one query is a Trace. Evaluation and learning read traces and nothing
+else. Every record here is immutable.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid")
+
+# Bounds of settings, which `config.validate` reports; direct construction does not check them.
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 if TYPE_CHECKING:  # type checkers know `replace` and `asdict` for the one true decorator only
     from dataclasses import dataclass as record
@@ -85,11 +92,11 @@ class Sampling:
     """
 
     __pydantic_config__ = STRICT
-    temperature: float = 0.7
-    top_p: float = 1.0
-    top_k: int = 0
-    max_tokens: int = 512
-    max_prompt_tokens: int = 0
+    temperature: Amount = 0.7
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Count = 0
+    max_tokens: Size = 512
+    max_prompt_tokens: Count = 0
     stop: tuple[str, ...] = ()
 
 
@@ -98,8 +105,8 @@ class Price:
     """Dollars per million tokens. None is unknown, which is never cheapest; 0 is a price."""
 
     __pydantic_config__ = STRICT
-    prompt: float | None = None
-    completion: float | None = None
+    prompt: Amount | None = None
+    completion: Amount | None = None
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float | None:
         """Dollars for one call, or None where a needed price is unknown."""

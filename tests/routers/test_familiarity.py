@@ -15,6 +15,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.routers.familiarity import Familiarity
 from coterie.routers.heads import Shape, basis, distance, fresh, normalised, predicted, signs, targeted
 from coterie.routers.headset import HALF_ABOVE, HeadSet, Stack, Stacks
+from coterie.types import Message, Query
 
 SMALL = {"hidden": 64, "width": 32, "epochs": 40, "batch": 32}
 
@@ -337,3 +338,38 @@ def test_it_is_built_from_a_recipe_with_its_encoder():
     assert set(made.route(state_of(query("sum", 1))).scores) == set(AGENTS)
     with pytest.raises(ConfigError, match="expected an encoder"):
         build("router", {"use": "familiarity", "encoder": 5})
+
+
+@pytest.mark.model
+def test_with_the_embedded_models_states_it_tells_sums_from_cities():
+    """The real encoder end to end: two agents, two kinds of question, fresh questions go to the right one."""
+    towns = (
+        "Rome",
+        "Oslo",
+        "Lima",
+        "Cairo",
+        "Delhi",
+        "Seoul",
+        "Quito",
+        "Accra",
+        "Turin",
+        "Kyoto",
+        "Leeds",
+        "Porto",
+    )
+
+    def asked(i):
+        text = (
+            f"What is {i + 3} plus {7 * i % 31}?"
+            if i % 2
+            else f"Name a street in {towns[i // 2 % 12]}, number {i}."
+        )
+        return Query(id=str(i), messages=(Message(role="user", content=text),))
+
+    table = outcomes_of(
+        [asked(i) for i in range(32)], [[i % 2, 1 - i % 2] for i in range(32)], agents=("ada", "bob")
+    )
+    router = Familiarity(hidden=64, width=32, epochs=40, batch=16).fit(table)
+    pool = pool_of("ada", "bob")
+    firsts = [router.route(state_of(asked(i), pool)).ranked()[0] for i in range(32, 48)]
+    assert firsts == ["bob", "ada"] * 8

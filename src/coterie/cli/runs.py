@@ -61,7 +61,7 @@ def eval_(chosen: EvalOptions) -> None:
     entries = [Entry(team=team, queries=_queries(team, chosen)) for team in teams]
     task = load_task(chosen.task, limit=chosen.limit)
     baseline = chosen.baseline or (teams[0].name if len(teams) > 1 else None)
-    out = chosen.out or Path("runs") / f"{_slug(task.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = chosen.out or _new_folder(task.name)
     run = Run.open(out, run_config(task, entries, baseline))
     click.echo(f"run folder: {out} (go on after a stop: --out {out}; page: coterie report {out})", err=True)
     with show.progress() as watch:
@@ -88,6 +88,10 @@ def _distinct(names: Sequence[str], baseline: str | None) -> None:
             raise ConfigError(f"two recipes are named {name!r}; give one another `name`")
     if baseline is not None and baseline not in names:
         raise ConfigError(f"--baseline {baseline!r} is none of the recipes' names{nearest(baseline, names)}")
+
+
+def _new_folder(task: str) -> Path:
+    return Path("runs") / f"{_slug(task)}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _slug(name: str) -> str:
@@ -134,6 +138,8 @@ def train(chosen: TrainOptions) -> None:
     team = Team.load(chosen.recipe, chosen.settings, cache=options.open_cache(chosen.no_cache))
     router = study.learned(team.router)
     outcomes = _outcomes(team, chosen)
+    if not set(outcomes.agents) & set(team.pool):
+        raise ConfigError(f"there are no outcomes of this team's agents ({', '.join(team.pool)}) as they are now")
     fitted = router.fit(outcomes)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(chosen.out)
@@ -149,9 +155,8 @@ def _outcomes(team: Team, chosen: TrainOptions) -> Outcomes:
     if chosen.table is not None:
         return to_outcomes(read_table(chosen.table), team.pool)
     if chosen.task is None:
-        return Outcomes.from_traces(
-            t for path in chosen.runs for rows in Run.load(path).traces().values() for t in rows
-        )
+        traces = (t for path in chosen.runs for found in Run.load(path).traces().values() for t in found)
+        return Outcomes.from_traces(traces, team.pool)
     task = load_task(chosen.task, limit=chosen.limit, contracts=team.contracts)
     folder = chosen.out.with_suffix(".outcomes")
     with show.progress() as watch:
@@ -192,7 +197,7 @@ def demo(out: Path, n_train: int, n_test: int, settings: tuple[str, ...], as_jso
     train_task, test_task = demo_study.tasks(n_train, n_test, team.contracts)
     with show.progress() as watch:
         done = options.run_with([team], study.compare(team, train_task, test_task, out, watch))
-    demo_study.write_recipe(out / "team.yaml", team)
+    demo_study.write_recipe(out / "team.yaml", team.config)
     _print(done.task, done.traces, done.baseline, as_json)
     write_report(out / "report.html", [replace(_view(done.folders[0]), name="demo", traces=done.traces)])
     click.echo(

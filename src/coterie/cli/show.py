@@ -1,5 +1,6 @@
 """How results look in a terminal: tables, progress, and a trace in words."""
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,11 @@ from coterie.rollout import Limits
 from coterie.team import Team
 from coterie.types import Routing, Trace, Turn
 
-out = Console(highlight=False)
+WIDE, ROOMY = 240, 140
+NARROW = {"Recipe", "Accuracy", "95 %", "p", "Tokens", "Agents", "Errors", "p50"}
+"""What a narrow terminal shows; `--json` and the report have the rest."""
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
 err = Console(stderr=True, highlight=False)
 LINE_EVERY = 10.0
 
@@ -33,10 +38,11 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     """The comparison table."""
     titles, lines = worded(rows)
     table = Table(title=escape(title), title_justify="left")
-    for index, name in enumerate(titles):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    kept = [i for i, title in enumerate(titles) if out.width >= ROOMY or title in NARROW]
+    for i in kept:
+        table.add_column(titles[i], justify="right" if i else "left", no_wrap=True)
     for line in lines:
-        table.add_row(*(escape(cell) for cell in line))
+        table.add_row(*(escape(line[i]) for i in kept))
     out.print(table)
 
 
@@ -90,8 +96,8 @@ def print_routing(routing: Routing, asked: Sequence[str]) -> None:
     """Whom a query would be sent to."""
     table = Table("agent", "familiarity", "weight", "asked")
     for name in routing.ranked():
-        mark = "yes" if name in asked else ""
-        table.add_row(escape(name), f"{routing.score(name):.3f}", f"{routing.weights[name]:.3f}", mark)
+        raw = f"{routing.scores[name]:.3f}" if name in routing.scores else "none"
+        table.add_row(escape(name), raw, f"{routing.weights[name]:.3f}", "yes" if name in asked else "")
     out.print(table)
 
 
@@ -103,16 +109,16 @@ def explain(trace: Trace, team: Team) -> None:
     for name in routing.ranked():
         said = "asked" if name in asked else "not asked"
         out.print(
-            f"  {name}: familiarity {routing.score(name):.3f}, weight {routing.weights[name]:.3f}, {said}",
+            f"  {name}: {_raw(routing, name)}weight {routing.weights[name]:.3f}, {said}",
             markup=False,
         )
     threshold = getattr(team.strategy, "threshold", None)
-    if threshold is not None:
-        total = sum(routing.score(name) for name in asked)
-        word = "reaches" if total >= threshold else "falls short of"
-        why = "" if total >= threshold else ", so everybody was asked"
+    if threshold is not None and routing.scores:
+        total = sum(routing.score(name) for name in set(asked))
+        everybody = set(asked) == set(routing.weights)
+        why = ", so everybody was asked" if everybody and total < threshold else ""
         out.print(
-            f"The familiarity of those asked sums to {total:.3f}, which {word} the threshold {threshold:g}{why}.",
+            f"The familiarity of those asked sums to {total:.3f}; the threshold is {threshold:g}{why}.",
             markup=False,
         )
     for turn in trace.turns:
@@ -120,6 +126,10 @@ def explain(trace: Trace, team: Team) -> None:
     for failure in trace.failures:
         out.print(f"{failure.agent} failed: {failure.message}", markup=False)
     out.print(_settled(trace, team.limits), markup=False)
+
+
+def _raw(routing: Routing, name: str) -> str:
+    return f"familiarity {routing.scores[name]:.3f}, " if name in routing.scores else ""
 
 
 def _turn(turn: Turn) -> str:

@@ -1,5 +1,6 @@
 """`ask` and `route`: one query to one team."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from coterie.cli import options
 from coterie.cli.show import explain, print_routing
 from coterie.errors import ConfigError
 from coterie.team import Team
-from coterie.types import Routing, State, Trace, draw
+from coterie.types import Routing, Trace
 
 
 def _text(words: Sequence[str]) -> str:
@@ -51,7 +52,7 @@ def ask(
 
 
 def ask_json(trace: Trace) -> dict[str, Any]:
-    """What `ask --json` prints: the answer, and every agent that was asked."""
+    """What `ask --json` prints: the answer, and who was asked (familiarity null: the router has none)."""
     routing = trace.routings[-1] if trace.routings else Routing(weights={})
     return {
         "answer": trace.answer,
@@ -59,7 +60,7 @@ def ask_json(trace: Trace) -> dict[str, Any]:
         "agents": [
             {
                 "name": turn.agent,
-                "familiarity": routing.score(turn.agent),
+                "familiarity": routing.scores.get(turn.agent),
                 "answer": turn.answer,
                 "tokens": turn.completion.prompt_tokens + turn.completion.completion_tokens,
             }
@@ -82,13 +83,14 @@ def ask_json(trace: Trace) -> dict[str, Any]:
 def route(question: tuple[str, ...], recipe: str, task: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Say whom QUESTION would be sent to, without asking anyone."""
     team = Team.load(recipe, settings)
-    query = team.query(_text(question), task)
-    routing = team.router.route(State(query, team.pool, (), draw(team.seed, query.id, 0, "router", 0)))
+    rollout = team.rollout(team.query(_text(question), task))
+    routing = asyncio.run(rollout.route())
     plan = getattr(team.strategy, "plan", None)
-    asked = plan(routing) if plan else routing.ranked()[:1]
+    asked = plan(routing, rollout.reader.open_ended) if plan else routing.ranked()[:1]
     if as_json:
         rows = [
-            {"name": n, "weight": routing.weights[n], "familiarity": routing.score(n)} for n in routing.ranked()
+            {"name": n, "weight": routing.weights[n], "familiarity": routing.scores.get(n)}
+            for n in routing.ranked()
         ]
         options.print_json({"agents": rows, "would_ask": asked})
     else:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from coterie.errors import ConfigError
+from coterie.storage.runs import write_atomically
 from coterie.tasks.generated import disjoint_split
 from coterie.tasks.task import Task
-from coterie.team import Team
 
 TRAIN, TEST = 192, 200
 SEED = 7
@@ -34,8 +35,8 @@ def tasks(train: int, test: int, contracts: Mapping[str, str]) -> tuple[Task, Ta
     return Task(name="demo/train", queries=first), Task(name="demo", queries=second)
 
 
-def write_recipe(path: Path, team: Team) -> None:
-    """The fitted team as a recipe beside its `router.safetensors`."""
-    router = team.config["router"]
-    table = {**team.config, "name": "demo", "router": {**router, "weights": "router.safetensors"}}
-    path.write_text(yaml.safe_dump(table, sort_keys=False, allow_unicode=True), encoding="utf-8")
+def write_recipe(path: Path, config: Mapping[str, Any]) -> None:
+    """The team's recipe again, with the fitted `router.safetensors` beside it."""
+    router = config["router"] if isinstance(config["router"], Mapping) else {"use": config["router"]}
+    table = {**config, "name": "demo", "router": {**router, "weights": "router.safetensors"}}
+    write_atomically(path, yaml.safe_dump(table, sort_keys=False, allow_unicode=True))

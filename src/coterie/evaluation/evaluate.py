@@ -4,11 +4,17 @@ Everything finished is on disk at once, so a run that was killed goes on where i
 """
 
 import asyncio
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from coterie import __version__
+from coterie.errors import ConfigError
 from coterie.storage.runs import Run, text_key
 from coterie.tasks import catalog
 from coterie.tasks.task import Task
@@ -43,41 +49,62 @@ def run_config(task: Task, entries: Sequence[Entry], baseline: str | None) -> di
         "task": task.name,
         "n": len(task.queries),
         "baseline": baseline,
-        "recipes": {
-            entry.team.name: {
-                "config": dict(entry.team.config),
-                "revisions": {a.name: a.revision for a in entry.team.pool.values()},
-                "queries": text_key(entry.queries[0], repr([q.messages for q in entry.queries])),
-            }
-            for entry in entries
-        },
+        "recipes": {entry.team.name: _identity(entry) for entry in entries},
     }
+
+
+def _identity(entry: Entry) -> dict[str, Any]:
+    team = entry.team
+    facts = [[text_key(query, ""), [asdict(message) for message in query.messages]] for query in entry.queries]
+    return {
+        "config": dict(team.config),
+        "revisions": {agent.name: agent.revision for agent in team.pool.values()},
+        "router": _router_identity(team.router),
+        "strategy": repr(team.strategy),
+        "limits": repr(team.limits),
+        "queries": sha256(json.dumps(facts).encode(errors="surrogatepass")).hexdigest(),
+    }
+
+
+def _router_identity(router: Any) -> str:
+    """The router's settings, and a digest of its weights where it has any."""
+    settings = repr(replace(router, weights=None) if hasattr(router, "weights") else router)
+    if not hasattr(router, "save"):
+        return settings
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "router.safetensors"
+        try:
+            router.save(file)
+        except ConfigError:
+            return f"{settings} untrained"
+        return f"{settings} {sha256(file.read_bytes()).hexdigest()}"
 
 
 async def evaluate(
     entries: Sequence[Entry], run: Run, *, concurrency: int = 16, watch: Watch = lambda progress: None
 ) -> dict[str, list[Trace]]:
     """Solve, seal, grade. Returns the scored traces by recipe, in the order of the queries."""
+    found = run.traces()
     for entry in entries:
-        await solve_missing(entry, run, concurrency, watch)
-    traces = in_order(entries, run.traces())
+        found[entry.team.name] = await _completed(entry, run, found.get(entry.team.name, []), concurrency, watch)
+    traces = in_order(entries, found)
     run.seal(traces)
-    await asyncio.to_thread(grade_all, traces, run, watch)
+    await grade_all(traces, run, watch)
     return {name: [run.scored(trace) for trace in rows] for name, rows in traces.items()}
 
 
-async def solve_missing(entry: Entry, run: Run, concurrency: int, watch: Watch) -> None:
-    """Solve the queries of one entry that the run has no trace of."""
-    name, team = entry.team.name, entry.team
-    finished = {trace.query.id for trace in run.traces().get(name, [])}
+async def _completed(entry: Entry, run: Run, traces: list[Trace], concurrency: int, watch: Watch) -> list[Trace]:
+    """The entry's traces: those that the run has, and the missing ones, solved now and appended to it."""
+    name, finished = entry.team.name, {trace.query.id for trace in traces}
     todo = [query for query in entry.queries if query.id not in finished]
-    done, total = len(entry.queries) - len(todo), len(entry.queries)
-    watch(Progress(phase=name, done=done, total=total))
-    await team.warm(todo)
-    async for trace in team.solve_all(todo, concurrency):
+    total = len(entry.queries)
+    watch(Progress(phase=name, done=total - len(todo), total=total))
+    await entry.team.warm(todo)
+    async for trace in entry.team.solve_all(todo, concurrency):
         run.append(name, trace)
-        done += 1
-        watch(Progress(phase=name, done=done, total=total))
+        traces.append(trace)
+        watch(Progress(phase=name, done=min(len(traces), total), total=total))
+    return traces
 
 
 def in_order(entries: Sequence[Entry], traces: Mapping[str, Sequence[Trace]]) -> dict[str, list[Trace]]:
@@ -89,20 +116,27 @@ def in_order(entries: Sequence[Entry], traces: Mapping[str, Sequence[Trace]]) ->
     return found
 
 
-def grade_all(traces: Mapping[str, Sequence[Trace]], run: Run, watch: Watch, threads: int = 4) -> None:
-    """Grade every text that has no verdict yet, each once, however many recipes gave it."""
-    todo: dict[str, tuple[Query, str]] = {}
+async def grade_all(traces: Mapping[str, Sequence[Trace]], run: Run, watch: Watch) -> None:
+    """Grade every text that has no verdict yet, each once, however many recipes gave it.
+
+    As many at a time as there are processors: programs are graded against the clock.
+    """
+    jobs: dict[str, tuple[Query, str]] = {}
     for trace in (trace for rows in traces.values() for trace in rows):
         for turn in trace.turns:
             key = text_key(trace.query, turn.completion.text)
             if key not in run.scores:
-                todo[key] = (trace.query, turn.completion.text)
-    if not todo:
-        return
-    watch(Progress(phase="grading", done=0, total=len(todo)))
-    with ThreadPoolExecutor(threads) as pool:
-        jobs = list(todo.values())
-        verdicts = pool.map(lambda job: catalog.verify(job[1], job[0]), jobs)
-        for done, ((query, text), verdict) in enumerate(zip(jobs, verdicts, strict=True), 1):
-            run.grade(query, text, verdict)
-            watch(Progress(phase="grading", done=done, total=len(todo)))
+                jobs[key] = (trace.query, turn.completion.text)
+    free, done = asyncio.Semaphore(os.cpu_count() or 1), 0
+
+    async def grade(query: Query, text: str) -> None:
+        nonlocal done
+        async with free:
+            verdict = await asyncio.to_thread(catalog.verify, text, query)
+        run.grade(query, text, verdict)
+        done += 1
+        watch(Progress(phase="grading", done=done, total=len(jobs)))
+
+    async with asyncio.TaskGroup() as group:
+        for query, text in jobs.values():
+            group.create_task(grade(query, text))

@@ -137,8 +137,12 @@ def _has_verdict(trace: Trace) -> bool:
 
 
 def _solvable(traces: Traces) -> dict[str, bool] | None:
-    """By query: was some turn of some recipe, or a final answer, right. None where no turn has a score."""
+    """By query: was some turn of some recipe, or a final answer, right. None where no turn has a score.
+
+    Answers without a token are left out where others have some: the floors (a constant, a copy) are no agents.
+    """
     every = [t for found in traces.values() for t in found]
+    every = [t for t in every if t.tokens or not t.turns] or every
     if not any(turn.score is not None for t in every for turn in t.turns):
         return None
     found: dict[str, bool] = {}

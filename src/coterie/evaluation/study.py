@@ -2,8 +2,12 @@
 another task. `coterie train` is its first half, `coterie demo` all of it. Prints nothing.
 """
 
+import asyncio
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -11,7 +15,7 @@ import numpy as np
 
 from coterie.config import build
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.evaluate import Entry, Watch, evaluate, run_config
+from coterie.evaluation.evaluate import Entry, Progress, Watch, evaluate, run_config
 from coterie.evaluation.floors import constant_team, echo_team
 from coterie.outcomes import Outcomes
 from coterie.rollout import Strategy
@@ -35,13 +39,25 @@ class Learned(Router, Protocol):
 
 
 def learned(router: Any) -> Learned:
-    """The router, if it is one that learns."""
+    """The router without what it has learned, if it is one that learns."""
     if not hasattr(router, "fit") or not hasattr(router, "save"):
-        raise ConfigError(
-            f"router {type(router).__name__} learns nothing; choose one such as familiarity, knn or mlp"
-        )
-    found: Learned = router
-    return found
+        name = type(router).__name__
+        raise ConfigError(f"router {name} learns nothing; choose one such as familiarity, knn or mlp")
+    fresh: Learned = replace(router, weights=None)
+    return fresh
+
+
+def fit_once(router: Any, outcomes: Outcomes, folder: Path) -> Router:
+    """The router fitted on the outcomes, from `folder` where this very fit has been done before."""
+    fresh = learned(router)
+    rows = [[query.id, [message.content for message in query.messages]] for query in outcomes.queries]
+    facts = json.dumps([repr(fresh), rows, outcomes.scores.tolist(), dict(outcomes.revisions)])
+    digest = sha256(facts.encode(errors="surrogatepass")).hexdigest()[:16]
+    file = folder / f"{type(fresh).__name__.lower()}-{digest}.safetensors"
+    if not file.is_file():
+        fresh.fit(outcomes).save(file)
+    fitted: Router = replace(fresh, weights=str(file))  # type: ignore[type-var]
+    return fitted
 
 
 def everybody(team: Team, name: str = EVERYBODY) -> Team:
@@ -76,13 +92,16 @@ async def compare(team: Team, train: Task, test: Task, folder: Path, watch: Watc
     No query of `test` is seen in fitting, choosing the best single agent or the constant answers. Writes
     the fitted router to `folder/router.safetensors`.
     """
+    learned(team.router)
     outcomes = await collect(team, train, folder / "train", watch)
-    ours = learned(team.router).fit(outcomes)
-    ours.save(folder / "router.safetensors")
-    team = replace(team, router=ours)
+    watch(Progress(phase="fitting routers", done=0, total=1))
+    team = replace(team, router=await asyncio.to_thread(fit_once, team.router, outcomes, folder / "routers"))
+    learners = await asyncio.to_thread(baselines, team, outcomes, folder / "routers")
+    shutil.copyfile(team.router.weights, folder / "router.safetensors")  # type: ignore[attr-defined]
+    watch(Progress(phase="fitting routers", done=1, total=1))
     voters = everybody(team)
     floors = [constant_team(train.queries, test.queries), echo_team(test.queries)]
-    teams = [team, *variants(team, outcomes, test.queries), voters, *floors]
+    teams = [team, *variants(team, learners, outcomes, test.queries), voters, *floors]
     entries = [Entry(team=member, queries=test.queries) for member in teams]
     run = Run.open(folder / "test", run_config(test, entries, BEST))
     traces = await evaluate(entries, run, watch=watch)
@@ -93,16 +112,21 @@ async def compare(team: Team, train: Task, test: Task, folder: Path, watch: Watc
     return Study(task=test.name, baseline=BEST, traces=traces, folders=(folder / "test", folder / "oracle"))
 
 
-def variants(team: Team, outcomes: Outcomes, queries: Sequence[Query]) -> list[Team]:
-    """The baselines over the team's own agents, fitted on the same outcomes."""
+def baselines(team: Team, outcomes: Outcomes, folder: Path) -> dict[str, Router]:
+    """The baseline routers, fitted on the same outcomes and over the same features as the team's own."""
+    encoder = getattr(team.router, "encoder", None)
+    encoded = {"encoder": encoder} if encoder is not None else {}
+    fields: dict[str, dict[str, Any]] = {"best_single": {}, "domain": {}, "knn": encoded, "mlp": encoded}
+    routers = {name: build("router", {"use": name, **options}) for name, options in fields.items()}
+    return {name: fit_once(router, outcomes, folder) for name, router in routers.items()}
+
+
+def variants(team: Team, fitted: Mapping[str, Router], outcomes: Outcomes, queries: Sequence[Query]) -> list[Team]:
+    """The baseline strategies over the team's own agents."""
 
     def variant(name: str, router: Router, strategy: Strategy) -> Team:
         return replace(team, name=name, router=router, strategy=strategy)
 
-    encoder = getattr(team.router, "encoder", None)
-    encoded = {"encoder": encoder} if encoder is not None else {}
-    fitted = {name: build("router", {"use": name}).fit(outcomes) for name in ("best_single", "domain")}
-    fitted |= {name: build("router", {"use": name, **encoded}).fit(outcomes) for name in ("knn", "mlp")}
     repeats = equal_tokens(outcomes, fitted["best_single"], team, queries[0])
     chosen = [
         variant(f"{team.name}, top 1", team.router, Single()),
@@ -114,13 +138,13 @@ def variants(team: Team, outcomes: Outcomes, queries: Sequence[Query]) -> list[T
         variant("MLP, top 1", fitted["mlp"], Single()),
         variant("kNN, vote", fitted["knn"], Vote(threshold=getattr(team.strategy, "threshold", 0.7))),
     ]
-    if any(agent.price.of(1, 1) is not None for agent in team.pool.values()):
+    if len({agent.price for agent in team.pool.values() if agent.price.of(1, 1) is not None}) > 1:
         chosen.insert(2, variant("cheapest", build("router", "cheapest"), Single()))
     return chosen
 
 
 def equal_tokens(outcomes: Outcomes, router: Router, team: Team, query: Query) -> int:
     """How often the best single agent may be sampled for the tokens that asking everybody takes (at least 2)."""
-    means = np.nanmean(outcomes.tokens, axis=0)
+    means: dict[str, float] = dict(zip(outcomes.agents, np.nanmean(outcomes.tokens, axis=0).tolist(), strict=True))
     best = router.route(State(query, team.pool)).ranked()[0]
-    return max(2, round(float(means.sum()) / float(means[outcomes.agents.index(best)])))
+    return max(2, round(sum(means.values()) / means[best]))

@@ -10,7 +10,7 @@ from coterie.errors import ConfigError
 from coterie.features.once import once
 from coterie.outcomes import Outcomes
 from coterie.routers.artefact import Artefact, decision, fitted, read, shares, table_of
-from coterie.types import Agent, Routing, State, draw, spec
+from coterie.types import Agent, Count, Routing, State, draw, spec
 
 
 @spec
@@ -41,8 +41,8 @@ class Cheapest:
     same, so that the seed decides between them.
     """
 
-    prompt_tokens: int = 500
-    completion_tokens: int = 500
+    prompt_tokens: Count = 500
+    completion_tokens: Count = 500
 
     def route(self, state: State) -> Routing:
         """Raises: ConfigError where no solver's price is known."""

@@ -23,7 +23,7 @@ from coterie.routers.artefact import (
     rows_of,
     table_of,
 )
-from coterie.types import Messages, Pool, Routing, State, spec
+from coterie.types import Amount, Messages, Pool, Positive, Routing, Share, Size, State, spec
 
 if TYPE_CHECKING:
     from coterie.routers.headset import HeadSet, Stacks
@@ -42,21 +42,22 @@ class Familiarity:
     `smallest_margin` or above. `lr` and `epochs` are for fitting on some hundred recorded queries [O]: the
     paper's 1e-4 is for 64,000 queries online. `standardise` brings each feature to mean 0 and deviation 1 over
     the queries fitted on before the heads' LayerNorm [O, not in the paper]: last-token states share a few huge
-    coordinates that would hide the question. `validation` of the training queries decide when to stop.
+    coordinates that would hide the question. `noise` is added to features in training, see `fitting.blurred` [O].
+    `validation` of the training queries decide when to stop.
     """
 
     encoder: AnyEncoder = field(default_factory=Hidden)
-    hidden: int = 512
-    width: int = 256
-    scale: float = 2.0
-    margin: float = 1.0
+    hidden: Size = 512
+    width: Size = 256
+    scale: Positive = 2.0
+    margin: Amount = 1.0
     standardise: bool = True
-    noise: float = 1.0
-    lr: float = 1e-3
-    epochs: int = 60
-    batch: int = 64
-    validation: float = 0.15
-    patience: int = 6
+    noise: Amount = 1.0
+    lr: Positive = 1e-3
+    epochs: Size = 60
+    batch: Size = 64
+    validation: Share = 0.15
+    patience: Size = 6
     seed: int = 0
     weights: str | None = None
 

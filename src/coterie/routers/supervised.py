@@ -21,7 +21,7 @@ from coterie.routers.artefact import (
     table_of,
 )
 from coterie.routers.baselines import known_scores, means_or
-from coterie.types import Routing, State, spec
+from coterie.types import Amount, Positive, Routing, Share, Size, State, spec
 
 
 @spec
@@ -35,7 +35,7 @@ class KNN:
     """
 
     encoder: AnyEncoder = field(default_factory=Hidden)
-    k: int = 20
+    k: Size = 20
     standardise: bool = False
     weights: str | None = None
 
@@ -92,14 +92,14 @@ class MLP:
     """
 
     encoder: AnyEncoder = field(default_factory=Hidden)
-    layers: tuple[int, ...] = (128, 64)
+    layers: tuple[Size, ...] = (128, 64)
     objective: Literal["best", "share", "reward"] = "reward"
-    lr: float = 1e-3
-    epochs: int = 500
-    batch: int = 64
-    validation: float = 0.15
-    patience: int = 10
-    decay: float = 1e-2
+    lr: Positive = 1e-3
+    epochs: Size = 500
+    batch: Size = 64
+    validation: Share = 0.15
+    patience: Size = 10
+    decay: Amount = 1e-2
     seed: int = 0
     weights: str | None = None
 

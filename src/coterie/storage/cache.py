@@ -27,6 +27,7 @@ from coterie.storage.callfile import (
     shrink,
 )
 from coterie.storage.calls import CallKey, call_key, checksum, complete, decode, encode
+from coterie.storage.paths import cache_folder
 from coterie.types import Completion, record
 
 __all__ = ["AgentCalls", "Cache", "CacheStats", "CallKey", "call_key", "default_path"]
@@ -37,10 +38,8 @@ _LOG = logging.getLogger(__name__)
 
 
 def default_path() -> Path:
-    """`$COTERIE_CACHE/calls.sqlite`, else `coterie/calls.sqlite` in the user's cache folder."""
-    if own := os.environ.get("COTERIE_CACHE"):
-        return Path(own).expanduser() / "calls.sqlite"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie" / "calls.sqlite"
+    """The file of finished calls in `cache_folder`."""
+    return cache_folder() / "calls.sqlite"
 
 
 @record

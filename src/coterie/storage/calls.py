@@ -26,14 +26,15 @@ class CallKey:
         return self.digest
 
 
-def call_key(agent: Agent, messages: Messages, seed: int) -> CallKey:
+def call_key(agent: Agent, messages: Messages, seed: int, backend: str = "") -> CallKey:
     """SHA-256 of the canonical JSON of everything that goes into a call.
 
     Every field of the agent and of its sampling counts, also one that is added to the types later; only those
-    in `NEUTRAL`, which no backend reads, are left out.
+    in `NEUTRAL`, which no backend reads, are left out. `backend` is what the backend says of settings of its own
+    that change answers.
     """
     asked = {name: value for name, value in _data(agent).items() if name not in NEUTRAL}
-    request = {"format": FORMAT, "agent": asked, "messages": messages, "seed": seed}
+    request = {"format": FORMAT, "agent": asked, "messages": messages, "seed": seed, "backend": backend}
     text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=_data)
     digest = sha256(text.encode()).hexdigest()
     return CallKey(digest=digest, agent=agent.name, model=agent.model, revision=agent.revision)

@@ -38,7 +38,6 @@ class Run:
         file = path / "run.json"
         if file.exists():
             _refuse_other(file, config)
-        path.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True))
         for name in ("traces.jsonl", "scores.jsonl"):
             _drop_torn_tail(path / name)
@@ -52,7 +51,7 @@ class Run:
         file = path / "run.json"
         if not file.is_file():
             raise ConfigError(f"{path}: is no run folder, it has no run.json")
-        return Run(path, json.loads(file.read_text(encoding="utf-8")))._with_scores()
+        return Run(path, _read_json(file))._with_scores()
 
     def _with_scores(self) -> "Run":
         for line in _lines(self.path / "scores.jsonl"):
@@ -115,10 +114,25 @@ def text_key(query: Query, text: str) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing."""
+    """Write a whole file or nothing, making its folder; ConfigError where it cannot be written."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file}: is damaged, it holds no run's configuration")
+    return found
 
 
 def _why(trace: Trace) -> str:
@@ -140,7 +154,7 @@ def _decision(recipe: str, trace: Trace) -> dict[str, Any]:
 
 
 def _refuse_other(file: Path, config: Mapping[str, Any]) -> None:
-    old = _flat(json.loads(file.read_text(encoding="utf-8")))
+    old = _flat(_read_json(file))
     new = _flat(json.loads(json.dumps(config)))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if keys:

@@ -7,14 +7,14 @@ from statistics import fmean
 from coterie.errors import ConfigError
 from coterie.rollout import Rollout
 from coterie.strategies.vote import first_answer, weighted_vote
-from coterie.types import Turn, spec
+from coterie.types import Amount, Count, Size, Turn, spec
 
 
 @spec
 class Single:
     """The router's first choice answers; where it fails, the router's next one, up to `fallbacks` times."""
 
-    fallbacks: int = 1
+    fallbacks: Count = 1
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         ranked = (await rollout.route()).ranked()
@@ -28,8 +28,8 @@ class SelfConsistency:
     Source: Wang et al. 2022. `temperature` replaces the agent's own, which may be 0; None keeps it.
     """
 
-    samples: int = 5
-    temperature: float | None = 0.7
+    samples: Size = 5
+    temperature: Amount | None = 0.7
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         first = (await rollout.route()).ranked()[0]
@@ -44,8 +44,8 @@ class BestOfN:
     Needs a backend that returns log-probabilities (`backends.local.return_tokens: true`).
     """
 
-    samples: int = 5
-    temperature: float | None = 0.7
+    samples: Size = 5
+    temperature: Amount | None = 0.7
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         first = (await rollout.route()).ranked()[0]

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from coterie.errors import AllAgentsFailed
 from coterie.rollout import Rollout
-from coterie.types import Routing, Turn, spec
+from coterie.types import Routing, Size, Turn, spec
 
 ROUNDING = 1e-9  # .6 + .3 is to reach .9
 
@@ -20,11 +23,13 @@ class Vote:
     be compared, goes to the first agent alone unless `all_on_open` (which pays for answers nobody reads).
     """
 
-    threshold: float = 0.7
+    threshold: Annotated[float, Field(ge=0)] = 0.7
     all_on_open: bool = False
 
-    def plan(self, routing: Routing) -> list[str]:
+    def plan(self, routing: Routing, open_ended: bool = False) -> list[str]:
         """Who is asked first."""
+        if open_ended and not self.all_on_open:
+            return routing.ranked()[:1]
         return prefix_reaching(routing, routing.ranked(), self.threshold)
 
     async def solve(self, rollout: Rollout) -> Turn | None:
@@ -46,10 +51,10 @@ class Vote:
 class TopK:
     """The router's first `k` agents are asked (None: all) and vote, by weight or one vote each."""
 
-    k: int | None = None
+    k: Size | None = None
     weighted: bool = True
 
-    def plan(self, routing: Routing) -> list[str]:
+    def plan(self, routing: Routing, open_ended: bool = False) -> list[str]:
         """Who is asked."""
         return routing.ranked()[: self.k]
 

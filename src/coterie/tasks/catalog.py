@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 
 from coterie.config import nearest
 from coterie.errors import ConfigError, CoterieError, MissingExtra, UserError
+from coterie.storage import tables
 from coterie.tasks import choice, code, generated, instruction, math, qa
 from coterie.tasks.data import CONTRACTS_OF, read_items, to_query
 from coterie.tasks.extract import CONTRACTS
@@ -28,6 +29,7 @@ from coterie.types import Query, Reader, Score
 log = logging.getLogger(__name__)
 DATA_FOLDER = "COTERIE_DATA"
 GENERATED = "reasoning_gym:"
+RECORDED = "replay:"
 GENERATED_SIZE = 100
 SPLITS = ("test", "train")
 INFRASTRUCTURE = (CoterieError, OSError, EOFError, MemoryError, RuntimeError)
@@ -54,6 +56,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "instruction": _kind("instruction", instruction.verify, instruction.same, open_ended=True),
         "math": _kind("math", math.verify, math.same),
         "qa": _kind("qa", qa.verify, qa.same),
+        "recorded": _kind("recorded", tables.verify_recorded, str.__eq__, open_ended=True),
         "reasoning_gym": _kind("reasoning_gym", generated.verify, generated.same),
     }
 )
@@ -154,14 +157,17 @@ def load_task(
 ) -> Task:
     """The queries of a JSONL file, a benchmark or a generator.
 
-    `name` is a path, `gsm8k` or `gsm8k/train` (a folder below the one that the environment variable
-    COTERIE_DATA names; test by default), or `reasoning_gym:lcm`, with `/train` and parameters if wanted
-    (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`). `limit` takes the first N in file order; a
-    generator makes N (100 by default), fewer where it has no more, from `seed`. Train and test of a generator
-    never share a question. `contracts` overrides the usual contract by kind. UserError or one of its kinds,
-    in one line, for whatever is not there.
+    `name` is a path, `replay:FOLDER` (the queries of a recorded table), `gsm8k` or `gsm8k/train` (a folder
+    below the one that the environment variable COTERIE_DATA names; test by default), or `reasoning_gym:lcm`,
+    with `/train` and parameters if wanted (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`). `limit`
+    takes the first N in file order; a generator makes N (100 by default), fewer where it has no more, from
+    `seed`. Train and test of a generator never share a question. `contracts` overrides the usual contract by
+    kind. UserError or one of its kinds, in one line, for whatever is not there.
     """
     _check(limit, contracts)
+    if name.startswith(RECORDED):
+        queries = tables.queries_of(tables.read_table(Path(name.removeprefix(RECORDED))))
+        return Task(name=name, queries=queries[:limit])
     if name.startswith(GENERATED):
         return Task(name=name, queries=_generated(name, limit or GENERATED_SIZE, seed, contracts))
     path = _path(name)

@@ -44,6 +44,7 @@ CONTRACTS_OF: Mapping[str, str] = {
     "math": "boxed",
     "qa": "answer",
     "reasoning_gym": "answer",
+    "recorded": "raw",
 }
 """The usual answer contract of each built-in kind of item."""
 

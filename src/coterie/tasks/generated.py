@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from itertools import count, islice
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 from coterie.config import nearest
 from coterie.errors import MissingExtra, UserError
 from coterie.tasks.data import prompt
-from coterie.tasks.guard import REGRADED, unfit
+from coterie.tasks.guard import COMPARED, REGRADED, unfit
+from coterie.tasks.worker import Crew, Unanswered, children, kept
 from coterie.types import Query, Score, draw
 
 SOLVED = 0.999
 PATIENCE = 400
 CHUNK = 100
+WALL = 20.0  # seconds that a scorer in a child may take for one answer
 FAULTS = (
     ArithmeticError,
     AssertionError,
@@ -174,7 +176,8 @@ def verify(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score
 
     `reference` is {"answer", "dataset", "config", "entry"}. Answers that a scorer would run as code, and that
     are not plain data or plain algebra, are wrong and never reach it; a few data sets are graded in `guard`.
-    A scorer that fails on every answer, or an unknown data set, is an `error`.
+    Scorers that only compare text run here, all others in a child process of `scorers`. A scorer that fails on
+    every answer or takes more than WALL seconds, or an unknown data set, is an `error`.
     """
     dataset, entry = str(reference.get("dataset")), reference.get("entry")
     if not isinstance(entry, Mapping):
@@ -189,26 +192,74 @@ def verify(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score
     if rule := REGRADED.get(dataset):
         right = rule(answer, entry)
         return Score(verdict="pass" if right else "fail", value=float(right), answer=answer)
+    value, reason = _scored(dataset, answer, reference)
+    if value is None:
+        return Score(verdict="error", value=None, answer=answer, reason=reason)
+    return Score(verdict="pass" if value >= SOLVED else "fail", value=value, answer=answer, reason=reason)
+
+
+Scored = tuple[float | None, str]
+"""A score in [0, 1], or None with the reason why there is none."""
+
+
+def _scored(dataset: str, answer: str, reference: Mapping[str, Any]) -> Scored:
+    config, gold, entry = reference.get("config") or {}, reference.get("answer"), reference["entry"]
     try:
-        score = _scorer(dataset, json.dumps(reference.get("config") or {}, sort_keys=True))
+        if compares(dataset):
+            return _score(dataset, config, answer, gold, entry)
+        value, reason = scorers().ask(dataset, config, answer, gold, entry)
+    except (MissingExtra, Unanswered, TypeError) as error:
+        return None, str(error)
+    return value, reason
+
+
+def compares(dataset: str) -> bool:
+    """Whether the scorer only compares texts or numbers, in time linear in the answer.
+
+    Those are the data sets that keep reasoning-gym's default scorer (is it the gold, does it hold the gold) and
+    those of `guard.COMPARED`. An unknown data set counts as one: its error needs no child. Raises: MissingExtra.
+    """
+    registry = _registry()
+    if dataset in COMPARED or dataset not in registry:
+        return True
+    from reasoning_gym.dataset import ProceduralDataset
+
+    scorer: Any = registry[dataset][0]
+    return bool(scorer.score_answer is ProceduralDataset.score_answer)
+
+
+@functools.cache
+def scorers() -> Crew:
+    """The children of this process that score what may hang: simplifying, searching, simulating, parsing."""
+    return kept(Crew("coterie.tasks.generated:scorer", children(), WALL))
+
+
+def scorer() -> Callable[..., Scored]:
+    """The work of those children."""
+    _registry()
+    return _score
+
+
+def _score(dataset: str, config: Mapping[str, Any], answer: str, gold: Any, entry: Mapping[str, Any]) -> Scored:
+    try:
+        scorer = _scorer(dataset, json.dumps(config, sort_keys=True))
     except (UserError, TypeError) as error:
-        return Score(verdict="error", value=None, answer=answer, reason=str(error))
-    return _judged(score, answer, gold, _frozen(entry) if dataset in TUPLES else entry)
+        return None, str(error)
+    return _judged(scorer, answer, gold, _frozen(entry) if dataset in TUPLES else entry)
 
 
-def _judged(scorer: Any, answer: str, gold: Any, entry: Any) -> Score:
+def _judged(scorer: Any, answer: str, gold: Any, entry: Any) -> Scored:
     try:
         value = float(scorer.score_answer(answer, entry))
     except FAULTS as error:
         reason = f"the scorer fails: {type(error).__name__}: {error}"
         if _runs(scorer, gold if isinstance(gold, str) else "?", entry):
             # It can score this item, so it is this answer's form that it cannot take.
-            return Score(verdict="fail", value=0.0, answer=answer, reason=f"not in the asked form ({reason})")
-        return Score(verdict="error", value=None, answer=answer, reason=reason)
+            return 0.0, f"not in the asked form ({reason})"
+        return None, reason
     if math.isnan(value):
-        return Score(verdict="error", value=None, answer=answer, reason="the scorer gave no number")
-    value = min(max(value, 0.0), 1.0)
-    return Score(verdict="pass" if value >= SOLVED else "fail", value=value, answer=answer)
+        return None, "the scorer gave no number"
+    return min(max(value, 0.0), 1.0), ""
 
 
 def _runs(scorer: Any, text: str, entry: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Where reasoning-gym's scorers are not to be trusted: answers that they would run as code, and data sets whose
-scorer passes wrong answers, which are graded here. Versions: reasoning-gym 0.1.25.
+"""What is known of reasoning-gym's scorers: which only compare, which answers they would run as code, and which
+pass wrong answers (those data sets are graded here). Versions: reasoning-gym 0.1.25.
 """
 
 import ast
@@ -13,6 +13,21 @@ LONGEST = 20_000
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 ARITHMETIC = frozenset({"countdown", "puzzle24"})
 ALGEBRA = frozenset({"intermediate_integration", "polynomial_multiplication", "simple_integration"})
+COMPARED = frozenset(
+    {
+        "ab",
+        "chain_sum",
+        "circuit_logic",
+        "decimal_chain_sum",
+        "dice",
+        "family_relationships",
+        "path_star",
+        "products",
+    }
+    | {"self_reference", "spell_backward", "zebra_puzzles"}
+)
+"""Data sets whose own scorer is, as read in its source, one comparison: of texts, or of two `Decimal`s."""
+
 FUNCTIONS = "Abs acos asin atan cos cosh cot csc exp log sec sin sinh sqrt tan tanh"
 LARGEST = 1000
 

@@ -27,9 +27,9 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of benchmark slices (env COTERIE_DATA, else `shared/data` beside the checkout)."""
-    folder = Path(os.environ.get("COTERIE_DATA", Path(__file__).parents[2] / "shared" / "data"))
-    if not folder.is_dir():
+    """The folder of benchmark slices that the environment variable COTERIE_DATA names."""
+    folder = Path(os.environ.get("COTERIE_DATA", ""))
+    if "COTERIE_DATA" not in os.environ or not folder.is_dir():
         pytest.skip("the benchmark slices are not here; set COTERIE_DATA")
     return folder
 

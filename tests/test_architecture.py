@@ -138,7 +138,7 @@ def test_only_the_command_line_prints():
 
 @pytest.mark.parametrize("module", ["coterie", "coterie.team", "coterie.cli.main", "coterie.evaluation.evaluate"])
 def test_import_is_light(module):
-    """Serving agents over HTTP and every light command must run without torch."""
+    """Every light command must run without torch."""
     heavy = ("torch", "transformers", "reasoning_gym", "pandas")
     code = f"import sys, {module}; print(sorted(set(sys.modules) & set({heavy})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

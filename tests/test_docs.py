@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from coterie.cli.main import cli, run
-from coterie.config import COMPONENTS
+from coterie.config import COMPONENTS, find
 from coterie.evaluation.demo import write_recipe
 from coterie.outcomes import Outcomes
 from coterie.storage.tables import write_table
@@ -77,7 +77,9 @@ def lines(piece: Piece) -> Iterator[list[str]]:
 
 def commands(path: Path) -> list[list[str]]:
     """The words after `coterie` of every command line: in shell blocks, and in the text where it starts a span."""
-    shell = [p for p in pieces(path) if p.language == "bash" or (p.language == "span" and p.text.startswith("coterie "))]
+    shell = [
+        p for p in pieces(path) if p.language == "bash" or (p.language == "span" and p.text.startswith("coterie "))
+    ]
     return [words[1:] for piece in shell for words in lines(piece) if words[0] == "coterie"]
 
 
@@ -116,7 +118,9 @@ def test_every_command_line_is_accepted(path):
             pytest.fail(f"{named(path)}: coterie {shlex.join(words)}: {error.format_message()}")
 
 
-@pytest.mark.parametrize("line", ["evil", "train --tsk x", "eval -n 0 --task x", "data chekc x", "cache clear --no"])
+@pytest.mark.parametrize(
+    "line", ["evil", "train --tsk x", "eval -n 0 --task x", "data chekc x", "cache clear --no"]
+)
 def test_a_command_line_that_is_not_there_is_noticed(line):
     with pytest.raises(click.ClickException):
         parse(line.split())
@@ -189,26 +193,28 @@ def test_nothing_is_left_to_be_filled_in(path):
 
 
 def test_the_flow_is_drawn_alike_wherever_it_is_drawn():
-    drawn = [b.text for name in ("README.md", "docs/architecture.md") for b in blocks(ROOT / name) if "──►" in b.text]
+    drawn = [
+        b.text for name in ("README.md", "docs/architecture.md") for b in blocks(ROOT / name) if "──►" in b.text
+    ]
     assert len(drawn) == 2
     assert drawn[0] == drawn[1]
 
 
+LISTED = re.compile(r"  (?:(?P<folder>\w+)/ {1,3}(?! )| {10,})?(?P<names>\S+(?: \S+)*)(?: {2,}.*)?")
+
+
 def test_the_files_of_the_readme_are_there():
-    """Each name in the list below `src/coterie/`: a module or folder of the folder that its line is about."""
+    """Each name in the list below `src/coterie/` is a module or folder of the folder that its line is about."""
     [listing] = [b.text for b in blocks(ROOT / "README.md") if b.text.startswith("src/coterie/")]
-    folder, seen = ROOT / "src" / "coterie", 0
-    for line in listing.splitlines()[1:]:
-        if not line.startswith(" "):
-            break
-        for word in re.split(r" {2,}", line.strip())[0].split():
-            if line.startswith("  ") and line[2] != " " and word.endswith("/"):
-                folder = ROOT / "src" / "coterie" / word
-                assert folder.is_dir(), word
-                continue
-            place = folder.parent if word.endswith(".py") else folder
-            place = ROOT / "src" / "coterie" if word.endswith(".py") else place
-            assert list(place.glob(word.rstrip("/") if word.endswith(("/", ".py")) else f"{word}.py")), word
+    top, seen = ROOT / "src" / "coterie", 0
+    folder = top
+    for line in (line for line in listing.splitlines()[1:] if line.startswith("  ")):
+        found = LISTED.fullmatch(line)
+        assert found, line
+        folder = top / found["folder"] if found["folder"] else folder
+        for word in found["names"].split():
+            inside = top if word.endswith(".py") or re.match(rf"  {word} {{4,}}", line) else folder
+            assert list(inside.glob(word if word.endswith(("/", ".py")) else f"{word}.py")), f"{word} in {line!r}"
             seen += 1
     assert seen > 60
 
@@ -222,5 +228,162 @@ def test_the_table_of_parts_names_every_built_in_one():
 
 # --- a desk to work at --------------------------------------------------------------------------------
 
-SUMS = [(f"Add {n} to {n + 1}.", str(2 * n + 1)) for n in range(2, 26)]
-TOWNS = [(f"Which number is {word} written as a numeral?", str(n)) for n, word in enumerate("one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty".split(), 1)]  # fmt: skip
+SUMS = [(f"Add {n} to {n + 1}.", 2 * n + 1) for n in range(2, 26)]
+ITEMS = [
+    (f"item-{n}", *item) for n, item in enumerate([*SUMS, *((f"Double the number {n}?", 2 * n) for n in range(24))])
+]
+FALLBACK = {"reply": "Answer: 56"}
+
+
+def is_right(place: int, question: str) -> bool:
+    """The first agent of a team can add, the second can double, others can do nothing."""
+    return place < 2 and question.startswith(("Add", "Double")[place])
+
+
+def scripted(table: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with scripted agents in place of models, and with features that need no model."""
+    given = table.get("agents", [{"name": "one"}, {"name": "two"}])
+    agents = [{**agent, "model": f"scripted:{agent['name']}"} for agent in given]
+    router = table.get("router", "uniform")
+    router = {"use": router} if isinstance(router, str) else dict(router)
+    if "encoder" in find("router", router["use"]).__dataclass_fields__:
+        router["encoder"] = {"use": "hashed"}
+    rules = [
+        {"contains": question, "agent": agent["name"], "reply": f"Answer: \\boxed{{{answer}}}"}
+        for place, agent in enumerate(agents)
+        for _, question, answer in ITEMS
+        if is_right(place, question)
+    ]
+    backends = {"scripted": {"rules": [*rules, FALLBACK]}}
+    return {**table, "agents": agents, "router": router, "backends": backends}
+
+
+def write_scripted(path: Path, table: dict[str, Any]) -> Team:
+    """The recipe's stand-in at `path`, with the adapter folders that it names beside it."""
+    for agent in table.get("agents", []):
+        if adapter := agent.get("adapter"):
+            (path.parent / adapter).mkdir(parents=True, exist_ok=True)
+            (path.parent / adapter / "adapter_config.json").write_text("{}")
+    path.write_text(yaml.safe_dump(scripted(table), allow_unicode=True), encoding="utf-8")
+    return Team.load(path)
+
+
+def write_items(path: Path, start: int) -> None:
+    """Half of the items, of both sorts."""
+    blank = dict.fromkeys(("choices", "context", "tests", "fn_name", "instruction_id_list", "instruction_kwargs"))
+    rows = [
+        {"id": name, "source": "desk", "task": "math", "question": question, "answer": str(answer), **blank}
+        | {"meta": {"subtask": question.split()[0]}}
+        for name, question, answer in ITEMS[start::2]
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def recorded(team: Team) -> Outcomes:
+    """What the agents of a scripted team score on the training items, without asking them."""
+    queries = load_task("train.jsonl", contracts=team.contracts).queries
+    names = tuple(team.pool)
+    scores = np.array([[is_right(i, q.text) for i in range(len(names))] for q in queries], dtype=float)
+    used = np.full_like(scores, 20.0)
+    revisions = {name: agent.revision for name, agent in team.pool.items()}
+    return Outcomes(
+        queries=queries, agents=names, scores=scores, tokens=used, costs=used / 1e6, revisions=revisions
+    )
+
+
+def recipes_in(path: Path) -> list[dict[str, Any]]:
+    return [yaml.safe_load(block.text) for block in blocks(path) if block.language == "yaml"]
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> Path:
+    """A folder with every file that the documents' commands name, but for what these commands write."""
+    monkeypatch.chdir(tmp_path)
+    built_in = yaml.safe_load(recipe_file("builtin").read_text(encoding="utf-8"))
+    team = write_scripted(tmp_path / "builtin", built_in)  # a file is taken before a built-in recipe
+    write_items(tmp_path / "train.jsonl", 0)
+    write_items(tmp_path / "test.jsonl", 1)
+    demo = tmp_path / "runs" / "demo"
+    demo.mkdir(parents=True)
+    write_recipe(demo / "team.yaml", team)
+    team.router.fit(recorded(team)).save(demo / "router.safetensors")
+    mine = write_scripted(tmp_path / "team.yaml", recipes_in(ROOT / "docs" / "quickstart.md")[0])
+    write_table(tmp_path / "outcomes" / "zeroeval", recorded(mine), mine.pool)
+    return tmp_path
+
+
+def is_light(words: Sequence[str]) -> bool:
+    """Whether a command line can be run here: it is complete and brings no model."""
+    command, _, rest = resolved(words)
+    if any(tuple(words[: len(heavy)]) == heavy for heavy in HEAVY):
+        return False
+    if any(word.startswith(("builtin:", "local:")) for word in words):
+        return False
+    return bool(rest) or not (isinstance(command, click.Group) or any(p.required for p in command.params))
+
+
+@each_guide
+def test_every_light_command_line_runs(path, desk, capsys):
+    for words in filter(is_light, commands(path)):
+        assert run(words) == 0, f"coterie {shlex.join(words)}: {capsys.readouterr()}"
+        assert capsys.readouterr().out.strip(), words
+
+
+@each_guide
+def test_every_recipe_loads(path, desk):
+    for number, table in enumerate(recipes_in(path)):
+        team = write_scripted(desk / f"recipe-{number}.yaml", table)
+        assert set(team.pool) == {agent["name"] for agent in table["agents"]}
+        assert team.config["router"]["use"] == scripted(table)["router"]["use"]
+
+
+@each_guide
+def test_every_program_runs(path, desk, capsys):
+    for block in (block for block in blocks(path) if block.language == "python"):
+        exec(compile(block.text, named(path), "exec"), {"__name__": "__main__"})
+        assert ("print(" in block.text) <= bool(capsys.readouterr().out.strip())
+
+
+# --- the quickstart, step by step ---------------------------------------------------------------------
+
+
+def familiarities(questions: str) -> dict[str, float]:
+    """Mean familiarity of each agent of `team.yaml`, as it is now on disk, with the test items of one sort."""
+    team = Team.load("team.yaml")
+    queries = [q for q in load_task("test.jsonl", contracts=team.contracts).queries if q.text.startswith(questions)]
+    routings = [team.router.route(State(query, team.pool)) for query in queries]
+    return {name: float(np.mean([r.score(name) for r in routings])) for name in team.pool}
+
+
+def test_the_quickstart_leads_from_a_recipe_without_weights_to_a_report(desk, capsys):
+    """Its own command lines, in its order: check the data, ask everybody, fit, compare, report."""
+    steps = [w for w in commands(ROOT / "docs" / "quickstart.md") if len(w) > 2 and "--table" not in w]
+    check, train, compare, report = (
+        next(words for words in steps if words[0] == verb) for verb in ("data", "train", "eval", "report")
+    )
+    assert steps.index(check) < steps.index(train) < steps.index(compare) < steps.index(report)
+    assert {"-r", "--task", "--out"} <= set(train)
+    assert not (desk / "router.safetensors").exists()
+    assert Team.load("team.yaml").config["router"]["weights"] == "router.safetensors"
+
+    assert run(check) == 0
+    assert capsys.readouterr().out.count("no problem") == 2
+    assert run(train) == 0, capsys.readouterr().err
+    assert "fitted on 24 queries" in capsys.readouterr().out
+    adds, doubles = familiarities("Add"), familiarities("Double")
+    assert adds["small"] > adds["tuned"]
+    assert doubles["tuned"] > doubles["small"]
+
+    assert run([*compare, "--json"]) == 0, capsys.readouterr().err
+    first = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in first["rows"]}
+    assert set(rows) == {"my team", "familiarity vote"}
+    assert first["n"] == 24
+    assert rows["my team"]["accuracy"] == 1.0
+    assert run([*compare, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == first["rows"], "the same command goes on"
+
+    assert run(report) == 0
+    page = (desk / report[report.index("--out") + 1]).read_text(encoding="utf-8")
+    assert "my team" in page
+    assert not re.search(r"""(?:src|href)=["']https?:""", page)

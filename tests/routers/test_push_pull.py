@@ -77,7 +77,7 @@ def test_familiarity_range():
 
 @pytest.mark.parametrize(("agents", "expected"), [(4, 0.871), (3, 0.728)])
 def test_smallest_margin(agents, expected):
-    """papers.md 1.3, rule 11: at the margin all agents together just reach the threshold."""
+    """docs/methods.md, margin rule: at the margin all agents together just reach the threshold."""
     margin = smallest_margin(agents, 0.7, 2.0)
     assert margin == pytest.approx(expected, abs=5e-4)
     assert agents * math.exp(-2 * margin) == pytest.approx(0.7)

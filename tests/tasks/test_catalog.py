@@ -137,7 +137,7 @@ def test_the_reader_extracts_and_compares():
     [BackendError("down"), OSError("no fork"), RuntimeError("no thread"), MemoryError(), KeyError("answer")],
 )
 def test_trouble_of_ours_is_an_error_and_never_a_wrong_answer(monkeypatch, raised):
-    """G18 and rl.md §6d: infrastructure errors are counted apart from failures."""
+    """G18 and docs/faults.md, verdicts: infrastructure errors are counted apart from failures."""
 
     def fails(answer, text, reference):
         raise raised
@@ -246,7 +246,7 @@ def test_generators_are_tasks_with_parameters():
 
 
 def test_train_and_test_of_a_generator_share_no_question_whatever_the_seed():
-    """Small pools (feasibility.md §4): the split is by question, not by luck."""
+    """Small pools: the split is by question, not by luck."""
     name = "reasoning_gym:chain_sum{}?min_terms=2&max_terms=2&min_digits=1&max_digits=1"
     train = {q.text for s in (0, 1) for q in load_task(name.format("/train"), limit=40, seed=s).queries}
     test = {q.text for s in (0, 1, 2) for q in load_task(name.format(""), limit=40, seed=s).queries}

@@ -41,13 +41,13 @@ def test_no_code_fails(answer):
 @pytest.mark.parametrize("reference", NO_TESTS)
 @pytest.mark.parametrize("verify", [verify_function, verify_stdio])
 def test_nothing_to_test_is_an_error(verify, reference):
-    """rl.md D 57, verl#7853: an empty list of tests is not passed by all."""
+    """docs/faults.md, sandbox, verl#7853: an empty list of tests is not passed by all."""
     score = verify(DOUBLE, "", reference)
     assert (score.verdict, score.value) == ("error", None)
 
 
 def test_a_program_that_should_print_nothing_is_an_error():
-    """rl.md D 57: doing nothing must not pass."""
+    """docs/faults.md, sandbox: doing nothing must not pass."""
     assert verify_stdio("pass", "", {"tests": [{"input": "1", "output": " \n"}]}).verdict == "error"
 
 
@@ -90,7 +90,7 @@ def test_tests_that_are_at_fault_are_an_error(tests, setup):
 
 
 def test_a_sandbox_that_fails_is_an_error(monkeypatch):
-    """R23, R24, rl.md D 56: never a zero."""
+    """R23, R24: never a zero."""
     real = sandbox.chosen()
     monkeypatch.setattr(code, "chosen", lambda: Sandbox(level=real.level, fault="self-test, a known pass: no"))
     score = verify_function(DOUBLE, "", about("assert f(1) == 2"))

@@ -168,7 +168,7 @@ def test_a_contract_with_a_prefill_ends_in_an_assistant_message():
 
 
 def test_instructions_are_passed_on_unchanged():
-    """papers.md §1.6: a suffix would change what the constraints are about."""
+    """docs/methods.md, rewards: a suffix would change what the constraints are about."""
     item = Item.model_validate(row(task="instruction", answer=None))
     assert [m.content for m in to_query(item).messages] == ["1 + 1?"]
     assert to_query(item).contract == "raw"

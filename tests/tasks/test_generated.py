@@ -64,7 +64,7 @@ def test_train_and_test_share_no_question(dataset, config):
 
 
 def test_a_pool_that_is_too_small_is_one_clear_line():
-    """feasibility.md §4: small pools; train and test would overlap."""
+    """Small pools; train and test would overlap."""
     config = {"min_n": 1, "max_n": 8}
     train, test = disjoint_split("count_bits", 5, 3, 0, config)
     assert len({query.text for query in train + test}) == 8
@@ -172,7 +172,7 @@ def test_partial_scores_are_values_and_not_passes():
 
 
 def test_answers_without_a_gold_text_are_scored():
-    """propositional_logic and three others have no answer field (feasibility.md §4)."""
+    """propositional_logic and three others have no answer field."""
     table = reference("propositional_logic")
     assert table["answer"] is None
     assert verify(table["entry"]["metadata"]["example_answer"], "", table).verdict == "pass"

@@ -187,7 +187,7 @@ def test_each_instruction(name, arguments, good, bad, edge, edge_passes):
 @pytest.mark.parametrize("row", TABLE, ids=[r[0] for r in TABLE])
 @pytest.mark.parametrize("text", ["", "  \n\t", None])
 def test_an_empty_answer_follows_no_instruction(row, text):
-    """rl.md §6c: also instructions that forbid something fail on an empty answer."""
+    """docs/faults.md, instructions: also instructions that forbid something fail on an empty answer."""
     assert judge(row[0], row[1], text).verdict == "fail"
     assert judge(row[0], row[1], text).value == 0.0
 
@@ -300,7 +300,7 @@ def test_the_value_is_the_share_of_followed_constraints():
     ],
 )
 def test_sentences_are_counted_offline(text, count):
-    """rl.md §6c: nltk's punkt data is not shipped, so that counting raised LookupError."""
+    """docs/faults.md, instructions: nltk's punkt data is not shipped, so that counting raised LookupError."""
     assert count_sentences(text) == count
 
 

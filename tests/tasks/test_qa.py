@@ -66,7 +66,7 @@ def test_f1_counts_repeated_tokens_and_treats_yes_and_no_as_closed():
     ],
 )
 def test_exact_follows_the_general_rule(answer, gold, verdict):
-    """papers.md §1.7: prefix, outer brackets, single letters, spaces; nothing else is forgiven."""
+    """docs/methods.md, rewards: prefix, outer brackets, single letters, spaces; nothing else is forgiven."""
     assert grade(answer, gold, metric="exact").verdict == verdict
 
 

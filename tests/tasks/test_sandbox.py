@@ -110,13 +110,13 @@ def fails(code, level, limits):
 
 @pytest.mark.parametrize("name", hostile.CHEATS)
 def test_cheats_fail(name, level, nothing_left):
-    """rl.md D 57: exit status, forged verdicts, lying equality, a patched harness."""
+    """docs/faults.md, sandbox: exit status, forged verdicts, lying equality, a patched harness."""
     assert fails(hostile.CHEATS[name], level, PATIENT)
 
 
 @pytest.mark.parametrize("name", hostile.HANGS)
 def test_hanging_programs_are_stopped(name, level, nothing_left):
-    """rl.md D 58: what no alarm or thread can stop ends by the clock outside."""
+    """docs/faults.md, sandbox: what no alarm or thread can stop ends by the clock outside."""
     trial = run_tests(hostile.HANGS[name], TESTS, level, QUICK)
     assert not trial.passed
     assert "not done" in trial.reason
@@ -237,7 +237,7 @@ def test_a_daemon_does_not_spoil_a_right_answer(level, nothing_left):
 
 
 def test_one_clock_for_all_inputs(level, nothing_left):
-    """papers.md: ten seconds for all tests together, not for each."""
+    """docs/methods.md: ten seconds for all tests together, not for each."""
     tests = [{"input": "", "output": "2"}] * 50
     began = time.monotonic()
     trial = run_programs("import time\ntime.sleep(0.4)\nprint(2)", tests, level, Limits(seconds=1.0))
@@ -254,7 +254,7 @@ def test_what_passed_before_the_clock_ran_out_counts(level, nothing_left):
 
 
 def test_many_threads_at_once(level, nothing_left):
-    """rl.md D 58: fifty runs from eight threads, endless loops among them; each gets its own verdict."""
+    """docs/faults.md, sandbox: fifty runs from eight threads, endless loops among them; each gets its own verdict."""
     codes = [f"def f(x):\n    while {n % 10 == 3}: pass\n    return x + {1 + n % 2}" for n in range(50)]
     with ThreadPoolExecutor(8) as threads:
         trials = list(threads.map(lambda code: run_tests(code, TESTS, level, Limits(seconds=3.0)), codes))
@@ -262,7 +262,7 @@ def test_many_threads_at_once(level, nothing_left):
 
 
 def test_in_a_process_whose_library_has_threads(level, nothing_left):
-    """rl.md D 59: no fork in a process with torch's threads."""
+    """docs/faults.md, sandbox: no fork in a process with torch's threads."""
     torch = pytest.importorskip("torch")
     (torch.rand(300, 300) @ torch.rand(300, 300)).sum()
     with ThreadPoolExecutor(1) as thread:
@@ -275,7 +275,7 @@ def test_levels_that_work_pass_their_self_test(level):
 
 
 def test_the_self_test_catches_a_limit_that_turns_everything_to_zero(level, monkeypatch):
-    """LiveBench#536, rl.md D 61: every verdict a fail, without an error anywhere."""
+    """LiveBench#536: every verdict a fail, without an error anywhere."""
     hurried = tuple((name, code, right, 0.0) for name, code, right, _ in sandbox.SELF_TESTS)
     monkeypatch.setattr(sandbox, "SELF_TESTS", hurried)
     assert sandbox.self_test(level).startswith("self-test, a known pass: not done")

@@ -37,6 +37,11 @@ class Local:
             if not value > 0:
                 raise ConfigError(f"backend local: {name} must be above 0, not {value}")
 
+    @property
+    def identity(self) -> str:
+        """What changes answers beside the agent: part of every cache key."""
+        return f"deterministic {self.max_batch}" if self.deterministic else ""
+
     async def prepare(self, agent: Agent) -> None:
         """Load the model and the agent's adapter. Raises: UserError when either cannot be served."""
         await asyncio.to_thread(lambda: self._worker.prepare(agent))

@@ -84,6 +84,11 @@ class Scripted:
     calls: list[Call] = field(default_factory=list, init=False, repr=False, compare=False)
     prepared: list[Agent] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    @property
+    def identity(self) -> str:
+        """The script as far as it is data: part of every cache key."""
+        return repr((self.rules, sorted(self.replies.items())))
+
     async def prepare(self, agent: Agent) -> None:
         """Note the agent; raise BackendError if the script says that it is broken, ConfigError without a script."""
         self._check()

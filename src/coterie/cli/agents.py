@@ -12,8 +12,8 @@ from rich.table import Table
 
 from coterie.cli import options, show
 from coterie.config import nearest, override, validate
-from coterie.errors import BackendError, ConfigError
-from coterie.pool import FILE, read_agent, read_pool, revise, write_agent
+from coterie.errors import BackendError, ConfigError, UserError
+from coterie.pool import FILE, read_agent, read_pool, write_agent
 from coterie.team import BUILTIN_RECIPE, Backends, Team
 from coterie.types import Agent, record
 
@@ -74,6 +74,7 @@ class Wanted:
     instruction: str | None
     settings: tuple[str, ...]
     check: bool
+    as_json: bool
 
 
 def described(command: Any) -> Any:
@@ -88,6 +89,7 @@ def described(command: Any) -> Any:
         click.option("--instruction", help="System message of this agent."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="E.g. sampling.temperature=0."),
         click.option("--check/--no-check", default=True, help="Load the agent once before anything is changed."),
+        options.as_json,
     )
     for part in reversed(parts):
         command = part(command)
@@ -101,9 +103,10 @@ def add(wanted: Wanted) -> None:
     """Write the expert folder NAME."""
     if not wanted.model:
         raise ConfigError("--model is needed, such as --model builtin:smollm2-135m")
-    if _path(wanted).exists():
-        raise ConfigError(f"{_path(wanted)} exists; `coterie agents swap {wanted.name}` replaces it")
-    _write(wanted, {"name": wanted.name})
+    target = _folder(wanted.experts, wanted.name)
+    if target.exists():
+        raise ConfigError(f"{target} exists; `coterie agents swap {wanted.name}` replaces it")
+    _write(wanted, target, {"name": wanted.name})
 
 
 @agents.command()
@@ -111,40 +114,73 @@ def add(wanted: Wanted) -> None:
 @options.bundle(Wanted)
 def swap(wanted: Wanted) -> None:
     """Put another model, adapter, instruction or setting into the expert folder NAME."""
-    old = read_agent(_existing(wanted.experts, wanted.name))
-    _write(wanted, _table(old))
+    target = _existing(wanted.experts, wanted.name)
+    _write(wanted, target, _table(read_agent(target)))
 
 
 def _table(agent: Agent) -> dict[str, Any]:
     return {key: value for key, value in asdict(agent).items() if key not in ("folder", "revision")}
 
 
-def _write(wanted: Wanted, table: dict[str, Any]) -> None:
+def _write(wanted: Wanted, target: Path, table: dict[str, Any]) -> None:
     """Prepare the whole new folder beside the old one, check it, then put it in place."""
     given = {"model": wanted.model, "instruction": wanted.instruction}
     table |= {key: value for key, value in given.items() if value is not None}
     agent: Agent = validate(Agent, override(table, wanted.settings), f"agent {wanted.name}")
-    target = _path(wanted)
-    draft = target.with_name(f".{wanted.name}.new")
+    draft = _beside(target, "new")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
     try:
-        source = wanted.adapter or (Path(agent.adapter) if agent.adapter else None)
-        if source is not None:
-            agent = replace(agent, adapter=_copied(source, draft))
-        write_agent(draft, agent)
-        fresh = read_agent(draft)
+        _draft(draft, target, agent, wanted.adapter)
         if wanted.check:
-            asyncio.run(_prepare(fresh))
-        old = target.with_name(f".{wanted.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if target.exists():
-            target.rename(old)
-        draft.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+            asyncio.run(_prepare(read_agent(draft)))
+        _place(draft, target)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    click.echo(f"{target}: revision {read_agent(target).revision}")
+    fresh = read_agent(target)
+    if wanted.as_json:
+        options.print_json({"folder": str(target), **facts(fresh)})
+    else:
+        click.echo(f"{target}: revision {fresh.revision}")
+
+
+def _draft(draft: Path, target: Path, agent: Agent, adapter: Path | None) -> None:
+    """The new folder: whatever else lies in the old one, such as a model, the adapter and the description."""
+
+    def replaced(folder: str, names: list[str]) -> list[str]:
+        return [FILE, "adapter"] if Path(folder) == target else []
+
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        shutil.copytree(target, draft, ignore=replaced)
+    else:
+        draft.mkdir()
+    source = adapter or (Path(agent.adapter) if agent.adapter else None)
+    write_agent(draft, agent if source is None else replace(agent, adapter=_copied(source, draft)))
+
+
+def _place(draft: Path, target: Path) -> None:
+    """Two renames; whatever ends them, `_recover` makes it the old folder or the new one."""
+    try:
+        if target.exists():
+            target.rename(_beside(target, "old"))
+        draft.rename(target)
+    finally:
+        _recover(target)
+
+
+def _recover(target: Path) -> None:
+    """Undo or end a swap that was cut short: the old folder returns where there is no other, else it goes."""
+    old = _beside(target, "old")
+    if old.exists() and not target.exists():
+        old.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(target: Path, state: str) -> Path:
+    """A folder that no pool reads: patterns do not match a leading dot."""
+    return target.with_name(f".{target.name}.{state}")
 
 
 def _copied(source: Path, draft: Path) -> str:
@@ -157,7 +193,7 @@ def _copied(source: Path, draft: Path) -> str:
 async def _prepare(agent: Agent) -> None:
     backends = Backends()
     try:
-        await backends.of(revise(agent)).prepare(agent)
+        await backends.of(agent).prepare(agent)
     except BackendError as error:
         raise ConfigError(f"agent {agent.name!r} cannot be loaded: {error}") from None
     finally:
@@ -167,24 +203,38 @@ async def _prepare(agent: Agent) -> None:
 @agents.command()
 @click.argument("name")
 @folder
-def remove(name: str, experts: Path) -> None:
+@options.as_json
+def remove(name: str, experts: Path, as_json: bool) -> None:
     """Delete the expert folder NAME."""
     path = _existing(experts, name)
-    shutil.rmtree(path)
-    click.echo(f"removed {path}")
+    gone = _beside(path, "gone")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        path.rename(gone)  # a removal that is cut short leaves no half of an agent
+        shutil.rmtree(gone)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be removed: {error}") from error
+    if as_json:
+        options.print_json({"folder": str(path), "name": name, "removed": True})
+    else:
+        click.echo(f"removed {path}")
 
 
-def _path(wanted: Wanted) -> Path:
-    if not wanted.name or wanted.name.startswith(".") or Path(wanted.name).name != wanted.name:
-        raise ConfigError(f"agent name {wanted.name!r} must be a plain folder name")
-    return wanted.experts / wanted.name
+def _folder(experts: Path, name: str) -> Path:
+    """The folder of an agent, which need not exist."""
+    if not name or name.startswith(".") or Path(name).name != name:
+        raise ConfigError(f"agent name {name!r} must be a plain folder name")
+    target = experts / name
+    _recover(target)
+    return target
 
 
 def _existing(experts: Path, name: str) -> Path:
-    if Path(name).name != name or not (experts / name / FILE).is_file():
-        known = [path.parent.name for path in experts.glob(f"*/{FILE}")]
+    target = _folder(experts, name)
+    if not (target / FILE).is_file():
+        known = [path.parent.name for path in experts.glob(f"[!.]*/{FILE}")]
         raise ConfigError(f"no expert folder {name!r} in {experts}{nearest(name, known)}")
-    return experts / name
+    return target
 
 
 COMMANDS = (agents,)

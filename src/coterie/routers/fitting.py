@@ -33,7 +33,7 @@ def fit_heads(
 
     `features` (Q, D) are normalised, `scores` (Q, A) have NaN where missing, `targets` gives the frozen
     targets' outputs (A, B, W). AdamW with betas (0.9, 0.95), no weight decay, gradient norm clipped at 1
-    (papers.md 1.5, C24). Equal arguments give equal weights.
+    (docs/methods.md C24). Equal arguments give equal weights.
     """
     advantage = torch.from_numpy(relative_advantage(scores)).float()
     learn, check = split(advantage, schedule)

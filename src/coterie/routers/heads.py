@@ -43,7 +43,7 @@ def fresh(shape: Shape, keys: Sequence[str]) -> dict[str, torch.Tensor]:
     Matrices are stored input first, (A, D, K) and (A, K, W), so that their gradients come in the same layout.
 
     Drawn apart from the targets, never a copy of them: a copy has distance 0 and would look familiar with
-    everything (papers.md C9). Uniform in +-1/sqrt(fan in).
+    everything (docs/methods.md C9). Uniform in +-1/sqrt(fan in).
     """
     d, k, w = shape.features, shape.hidden, shape.width
     sizes = {"first": (d, k), "first_bias": (k,), "second": (k, w), "second_bias": (w,)}
@@ -105,7 +105,7 @@ def signs(shape: Shape, keys: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor
 def targeted(pair: Parameters, flips: tuple[torch.Tensor, torch.Tensor], features: torch.Tensor) -> torch.Tensor:
     """Outputs of the frozen targets for normalised features (B, D): (A, B, W), without gradient.
 
-    Every target is an MLP with orthogonal layers and no biases (papers.md C10a); agent i's matrices are the
+    Every target is an MLP with orthogonal layers and no biases (docs/methods.md C10a); agent i's matrices are the
     shared pair with columns multiplied by its own signs, which keeps them orthogonal and makes different
     agents' targets uncorrelated [O: C10b's disjoint row blocks exist only for few agents]. So all targets
     are two products with matrices that fit the processor's cache.
@@ -128,7 +128,7 @@ def normalised(features: torch.Tensor) -> torch.Tensor:
 def distance(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Norm of the difference of the two unit vectors, (A, B, W) each: (B, A) in [0, 2].
 
-    1e-12 under the root keeps the gradient finite at 0 (papers.md C12).
+    1e-12 under the root keeps the gradient finite at 0 (docs/methods.md C12).
     """
     gap = F.normalize(outputs, dim=-1) - F.normalize(targets, dim=-1)
     return torch.sqrt(gap.square().sum(dim=-1) + 1e-12).T

@@ -18,7 +18,7 @@ def relative_advantage(scores: np.ndarray) -> np.ndarray:
     """Eq. 9: each score minus the mean of the query's scores. (Q, A) with NaN where missing; NaN stays NaN.
 
     A query with one outcome gives max(0, score), so that a length penalty never pushes a solo agent away
-    (papers.md C13). Where all outcomes of a query are equal there is no direction: all are exactly 0.
+    (docs/methods.md C13). Where all outcomes of a query are equal there is no direction: all are exactly 0.
 
     Example, scores (1, 0, missing): mean 0.5, advantages (0.5, -0.5, missing). Scores (0.25) alone: 0.25.
     """
@@ -60,7 +60,7 @@ def smallest_margin(agents: int, threshold: float, scale: float) -> float:
     """The least margin at which a query that nobody is familiar with still reaches everybody.
 
     With all `agents` pushed to the margin m their familiarity sums to agents * exp(-scale * m), which must not
-    exceed the prefix `threshold`: m >= ln(agents / threshold) / scale (papers.md 1.3, rule 11). For 4 agents,
+    exceed the prefix `threshold`: m >= ln(agents / threshold) / scale (docs/methods.md, margin rule). For 4 agents,
     threshold 0.7 and scale 2: 0.871.
     """
     return math.log(agents / threshold) / scale

@@ -28,7 +28,7 @@ from coterie.types import Amount, Positive, Routing, Share, Size, State, spec
 class KNN:
     """An agent's score is its mean over the `k` training queries nearest to this one (cosine of the features).
 
-    Deviates from the papers' kNN (papers.md 6.3: majority of the neighbours' best agents, k = 5, Euclidean):
+    Deviates from the papers' kNN (docs/methods.md: majority of the neighbours' best agents, k = 5, Euclidean):
     means use all of a neighbour's outcomes and degrade to the best single agent as k grows. An agent that none
     of the neighbours has an outcome of counts with its mean over everything. With `standardise` features are
     brought to mean 0 and deviation 1 first.
@@ -85,9 +85,9 @@ class KNN:
 class MLP:
     """A network of ReLU layers over standardised features, trained with Adam and stopped early.
 
-    `objective` says what it learns: `best`, which agent is best (cross-entropy; papers.md 6.3), `share`, each
-    agent's share of the query's reward (cross-entropy; the classifier of papers.md 1.11), `reward`, each
-    agent's score (squared error; one trunk for all agents where papers.md 1.11 has a network for each).
+    `objective` says what it learns: `best`, which agent is best (cross-entropy; docs/methods.md), `share`, each
+    agent's share of the query's reward (cross-entropy; the classifier of CERA-MoA's ablation), `reward`, each
+    agent's score (squared error; one trunk for all agents where CERA-MoA's ablation has a network for each).
     Missing outcomes count as 0 for the first two and are left out of the third. Routing needs no torch.
     """
 

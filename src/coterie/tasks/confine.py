@@ -60,7 +60,7 @@ class Box:
     def make_folder(self) -> str:
         """The throw-away folder: a real one, or a name for one that exists only inside."""
         if self.level.name == "bwrap":
-            return "/work"
+            return "/box"
         folder = tempfile.mkdtemp(prefix="coterie-box-")
         if self.user:
             os.chown(folder, self.user, self.user)

@@ -207,7 +207,7 @@ def _repeated(file: Path, line: int, item: Item, seen: dict[tuple[str, bytes], s
 
 
 def _math_gold(item: Item) -> list[str]:
-    """A gold that only equal text could match is found by grading a number against it (rl.md §6a, rule 8)."""
+    """A gold that only equal text could match is found by grading a number against it (docs/faults.md, golds)."""
     if not isinstance(item.answer, str) or not item.answer.strip():
         return ["the answer is not a text"]
     if re.fullmatch(r"-?\d+(\.\d+)?", item.answer) or importlib.util.find_spec("math_verify") is None:

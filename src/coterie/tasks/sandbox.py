@@ -95,7 +95,7 @@ def wanting(level: Level) -> str:
 
 
 def self_test(level: Level) -> str:
-    """Programs whose verdict is known; the first that gets another one, or "" (rl.md §6b, LiveBench#536)."""
+    """Programs whose verdict is known; the first that gets another one, or "" (LiveBench#536)."""
     for name, code, right, seconds in SELF_TESTS:
         limits = Limits(seconds=seconds, memory=TEST_LIMITS.memory)
         try:

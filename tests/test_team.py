@@ -77,8 +77,8 @@ async def test_a_systemic_fault_raises(scripted_team):
     [
         (Limits(calls=2), 2),
         (Limits(calls=0), 0),
-        (Limits(tokens=1100), 2),
-        (Limits(cost_usd=1100 / 1e6), 2),
+        (Limits(tokens=150), 2),
+        (Limits(cost_usd=150 / 1e6), 2),
         (Limits(tokens=None, cost_usd=None), 3),
     ],
 )

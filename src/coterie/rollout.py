@@ -135,7 +135,7 @@ class Rollout:
         calls: list[asyncio.Task[Turn]] = []
         spent: BudgetExceeded | None = None
         for name in names:
-            agent = _varied(self.pool[name], temperature, () if messages else self.reader.stop)
+            agent = _varied(self.pool[name], temperature, None if messages else self.reader)
             prompt = with_instruction(agent, messages or self.query.messages)
             try:
                 held = self._ledger.reserve(agent, prompt)
@@ -237,10 +237,12 @@ def with_instruction(agent: Agent, messages: Messages) -> Messages:
     return (Message(role="system", content=agent.instruction), *messages)
 
 
-def _varied(agent: Agent, temperature: float | None, stop: tuple[str, ...]) -> Agent:
-    """The agent as it is asked: at another temperature, which its revision then says; with the reader's stops."""
-    if stop:
-        agent = replace(agent, sampling=replace(agent.sampling, stop=(*agent.sampling.stop, *stop)))
+def _varied(agent: Agent, temperature: float | None, reader: Reader | None) -> Agent:
+    """The agent as it is asked: with the reader's ends; at another temperature, which its revision then says."""
+    if reader is not None:
+        own = agent.sampling
+        most = min(own.max_tokens, reader.max_tokens or own.max_tokens)
+        agent = replace(agent, sampling=replace(own, stop=(*own.stop, *reader.stop), max_tokens=most))
     if temperature is None or temperature == agent.sampling.temperature:
         return agent
     sampling = replace(agent.sampling, temperature=temperature)

@@ -319,14 +319,15 @@ class Trace:
 class Reader:
     """How a text is read: take the answer out (None: there is none), tell when two answers are the same.
 
-    An open-ended reader has no answers to compare: such queries are not voted on. `stop` ends a completion
-    early where nothing after it would be read.
+    An open-ended reader has no answers to compare: such queries are not voted on. `stop` and
+    `max_tokens` end a completion early where nothing more would be read.
     """
 
     extract: Callable[[str], str | None]
     same: Callable[[str, str], bool]
     open_ended: bool = False
     stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
 
 
 class Backend(Protocol):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @spec
 class Hidden:
-    """The last prompt token's state after blocks floor(L/2) and floor(3L/4), concatenated (docs/methods.md C17, C18).
+    """The last prompt token's state after blocks floor(L/2) and floor(3L/4), joined (docs/methods.md C17, C18).
 
     The prompt is the exact one that an agent of this base sees (chat template, generation prefix, cut at the
     left to `max_prompt_tokens`), adapters off. `layers` are blocks, counted from 1, so that l is index l of

@@ -94,7 +94,13 @@ def reader_of(query: Query) -> Reader:
         raise ConfigError(f"unknown contract {query.contract!r}{nearest(query.contract, CONTRACTS)}")
     open_ended = kind.open_ended or query.contract == "raw"  # whole texts have nothing to be compared by
     contract = CONTRACTS[query.contract]
-    return Reader(extract=contract.extract, same=kind.same, open_ended=open_ended, stop=contract.stop)
+    return Reader(
+        extract=contract.extract,
+        same=kind.same,
+        open_ended=open_ended,
+        stop=contract.stop,
+        max_tokens=contract.max_tokens,
+    )
 
 
 def verify(text: str, query: Query) -> Score:

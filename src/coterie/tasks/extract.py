@@ -19,7 +19,7 @@ class Contract:
 
     `suffix` is appended to the user message, `prefill` is the text of a final assistant message (the
     completion goes on from it and does not repeat it); either may be empty. `stop` ends the completion before
-    the first of these texts, where nothing after them is read.
+    the first of these texts, where nothing after them is read; `max_tokens` where no answer is longer.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Contract:
     suffix: str = ""
     prefill: str = ""
     stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
 
 
 def plain(text: str) -> str | None:
@@ -268,7 +269,7 @@ _ALL = (
         suffix="\n\nReply with the complete Python code in one block that starts with ```python and ends with ```.",
         extract=_code,
     ),
-    Contract(name="answer", prefill="Answer:", stop=("\n",), extract=_short),
+    Contract(name="answer", prefill="Answer:", stop=("\n",), max_tokens=48, extract=_short),
     Contract(name="text", extract=lenient),
     Contract(name="raw", extract=plain),
 )

@@ -56,7 +56,7 @@ def _read(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verify(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score:
-    """The share of satisfied constraints (docs/methods.md, rewards); `pass` if all are, the failed ones in `reason`.
+    """The share of satisfied constraints (docs/methods.md, rewards); `pass` if all are, failed ones in `reason`.
 
     `reference` holds `instruction_id_list` and `instruction_kwargs`. Constraints that cannot be judged
     (unknown id, bad or missing argument) give `error`; an empty answer satisfies none.

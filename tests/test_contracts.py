@@ -279,6 +279,7 @@ def test_kind_has_no_verdict_by_a_malformed_gold(kind):
             score = catalog.verify(text, asked(kind, gold))
             assert (score.verdict, score.value, score.correct) == ("error", None, None), gold
             assert score.reason
+            assert "\n" not in score.reason
 
 
 @pytest.mark.parametrize("kind", sorted(SAMPLES))

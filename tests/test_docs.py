@@ -29,6 +29,7 @@ GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").
 PAGES = [*GUIDES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "results").rglob("*.md"))]
 HEAVY = {("models", "fetch"), ("demo",)}
 """Commands that bring or run the embedded model: they are parsed and not run."""
+PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 SHELL = {"make", "coterie", "source"}
 
 
@@ -322,11 +323,11 @@ def desk(tmp_path, monkeypatch) -> Path:
 
 
 def is_light(words: Sequence[str]) -> bool:
-    """Whether a command line can be run here: it is complete and brings no model."""
+    """Whether a command line can be run here: it is complete, holds no placeholder and brings no model."""
     command, _, rest = resolved(words)
     if any(tuple(words[: len(heavy)]) == heavy for heavy in HEAVY):
         return False
-    if any(word.startswith(("builtin:", "local:")) for word in words):
+    if any(word.startswith(("builtin:", "local:")) or PLACEHOLDER.search(word) for word in words):
         return False
     return bool(rest) or not (isinstance(command, click.Group) or any(p.required for p in command.params))
 
@@ -396,3 +397,18 @@ def test_the_quickstart_leads_from_a_recipe_without_weights_to_a_report(desk, ca
     page = (desk / report[report.index("--out") + 1]).read_text(encoding="utf-8")
     assert "my team" in page
     assert not re.search(r"""(?:src|href)=["']https?:""", page)
+
+
+def test_recorded_outcomes_fit_and_are_replayed_as_the_quickstart_says(desk, capsys):
+    """The team's agents are the table's; FOLDER and NAME stand for what a user has."""
+    [replay] = [w for w in commands(ROOT / "docs" / "quickstart.md") if any("replay:FOLDER" in word for word in w)]
+    folder = "outcomes/zeroeval"
+    agents = [{"name": name, "model": f"replay:{folder}#{name}"} for name in Team.load("team.yaml").pool]
+    router = {"use": "familiarity", "encoder": "hashed", "weights": "router.safetensors"}
+    recipe = {"agents": agents, "router": router, "strategy": {"use": "single"}}
+    (desk / "team.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    assert run(["train", "-r", "team.yaml", "--table", folder]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert run([*(word.replace("FOLDER", folder) for word in replay), "--json"]) == 0, capsys.readouterr().err
+    [row] = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["accuracy"], row["errors"]) == (1.0, 0)

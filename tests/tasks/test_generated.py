@@ -8,7 +8,8 @@ import pytest
 from coterie.errors import UserError
 from coterie.tasks import generated
 from coterie.tasks.generated import datasets, disjoint_split, reasoning_gym_queries, same, stream, verify
-from coterie.tasks.guard import ALGEBRA, ARITHMETIC, EVALUATED, REGRADED, unfit
+from coterie.tasks.guard import ALGEBRA, ARITHMETIC, COMPARED, EVALUATED, REGRADED, unfit
+from coterie.tasks.worker import Crew
 
 pytest.importorskip("reasoning_gym")
 
@@ -230,3 +231,60 @@ def test_data_sets_whose_own_scorer_passes_wrong_answers_are_graded_here(dataset
 def test_same_answers_differ_in_space_only():
     assert same("1 2\n3", "1  2 3")
     assert not same("A", "a")
+
+
+# --- scorers that need a clock ------------------------------------------------------------------------
+
+ENDLESS = "(" + "+".join(f"sin({n}*x)*cos({n + 1}*x)" for n in range(1, 20)) + ")**9"
+"""Plain algebra of 367 characters that sympy simplifies for hours."""
+
+
+@pytest.fixture
+def no_child(monkeypatch):
+    def refuse():
+        raise AssertionError("a child was asked")
+
+    monkeypatch.setattr(generated, "scorers", refuse)
+
+
+@pytest.mark.parametrize("dataset", ["chain_sum", "products", "letter_counting", "isomorphic_strings"])
+def test_comparing_scorers_start_no_child(no_child, dataset):
+    table = reference(dataset)
+    assert verify("no such thing", "", table).verdict == "fail"
+    assert verify(f"It is {table['answer']}.", "", table).verdict == "fail"
+
+
+def test_equal_text_and_unfit_answers_start_no_child(no_child):
+    table = reference("simple_integration")
+    assert verify(f" {table['answer']} ", "", table).verdict == "pass"
+    assert verify("exec('1')", "", table).verdict == "fail"
+    assert verify("x", "", {**table, "dataset": "none"}).verdict == "error"
+
+
+def test_what_runs_here_is_known_by_name():
+    """A scorer that evaluates, parses or searches must not be among those that only compare."""
+    assert set(datasets()) >= COMPARED
+    assert not [name for name in EVALUATED | ARITHMETIC | ALGEBRA if generated.compares(name)]
+    assert not generated.compares("propositional_logic")
+    assert generated.compares("gcd")
+
+
+def test_a_scorer_without_end_is_an_error_and_the_next_answer_is_scored(monkeypatch):
+    """G9: sympy cannot be interrupted from inside; the clock outside ends its process."""
+    crew = Crew("coterie.tasks.generated:scorer", 1, 4.0)
+    monkeypatch.setattr(generated, "scorers", lambda: crew)
+    table = reference("simple_integration")
+    assert unfit("simple_integration", ENDLESS) == ""
+    assert verify(table["answer"].replace(" + C", " + 7"), "", table).verdict == "pass"
+    (first,) = crew.alive
+    score = verify(ENDLESS, "", table)
+    assert (score.verdict, score.value, score.reason) == ("error", None, "no decision within 4 s")
+    assert first.process.poll() is not None
+    assert verify("x", "", table).verdict == "fail"
+    crew.close()
+
+
+def test_a_reference_that_is_no_json_is_an_error():
+    table = reference("simple_integration")
+    score = verify("x", "", {**table, "config": {"min_terms": {1, 2}}})
+    assert (score.verdict, score.value) == ("error", None)

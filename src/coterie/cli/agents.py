@@ -135,7 +135,7 @@ def _write(wanted: Wanted, target: Path, table: dict[str, Any]) -> None:
             asyncio.run(_prepare(read_agent(draft)))
         _place(draft, target)
     except OSError as error:
-        raise UserError(f"{target}: cannot be written: {error}") from error
+        raise UserError(f"{target} is left as it was: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     fresh = read_agent(target)

@@ -50,10 +50,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except CoterieError as error:
         return _fail(f"{type(error).__name__}: {error}", 1)
-    except click.Abort:
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return _fail("interrupted; what was finished is kept: the same --out goes on from there", 130)
         return _fail("not done", 1)
-    except KeyboardInterrupt:
-        return _fail("interrupted; what was finished is kept: run it again with the same --out to go on", 130)
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()

@@ -19,8 +19,9 @@ from coterie.types import Query, Score, draw
 
 SOLVED = 0.999
 PATIENCE = 400
-CHUNK = 100
+CHUNK, PORTION = 100, 5
 WALL = 20.0  # seconds that a scorer in a child may take for one answer
+MAKING = 300.0  # seconds that a child may take for CHUNK questions
 FAULTS = (
     ArithmeticError,
     AssertionError,
@@ -109,25 +110,66 @@ def stream(dataset: str, seed: int, config: Mapping[str, Any], contract: str) ->
 
 
 def _entries(dataset: str, seed: int, config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Entries without end, in chunks: some data sets make all `size` of theirs when they are made."""
+    """Entries without end, in chunks: some data sets make all `size` of theirs when they are made.
+
+    They are made in a child process without hash randomisation: some generators draw from sets.
+    """
+    _registry()
     for chunk in count():
         # Some generators hand the seed to numpy, which takes 32 bits; seed + index stays below that.
         start = draw(seed, "reasoning_gym", dataset, chunk) % 2**31
-        source = _dataset(dataset, config, size=CHUNK, seed=start)
-        for index in range(CHUNK):
-            yield source[index]
+        for first in range(0, CHUNK, PORTION):
+            yield from _asked(dataset, config, start, first)
+
+
+def _asked(dataset: str, config: Mapping[str, Any], start: int, first: int) -> list[Mapping[str, Any]]:
+    """PORTION entries from the child. Raises UserError for what is wrong with the request."""
+    try:
+        made, reason = makers().ask(dataset, dict(config), start, first)
+    except Unanswered as error:
+        raise UserError(f"reasoning_gym:{dataset}: no questions could be made: {error}") from None
+    except TypeError:
+        raise UserError(f"reasoning_gym:{dataset}: parameters {dict(config)} are no JSON") from None
+    if made is None:
+        raise UserError(reason)
+    return list(made)
+
+
+@functools.cache
+def makers() -> Crew:
+    """The child of this process that makes questions."""
+    return kept(Crew("coterie.tasks.generated:maker", 1, MAKING))
+
+
+def maker() -> Callable[..., tuple[Any, str]]:
+    """The work of that child."""
+    _registry()
+    return _made
+
+
+def _made(dataset: str, config: Mapping[str, Any], start: int, first: int) -> tuple[Any, str]:
+    """PORTION entries as plain JSON, or None and what is wrong with the request."""
+    try:
+        source = _source(dataset, json.dumps(config, sort_keys=True), start)
+        return json.loads(json.dumps([source[first + i] for i in range(PORTION)], default=str)), ""
+    except UserError as error:
+        return None, str(error)
+
+
+@functools.lru_cache(maxsize=1)
+def _source(dataset: str, config: str, start: int) -> Any:
+    return _dataset(dataset, json.loads(config), size=CHUNK, seed=start)
 
 
 def _query(dataset: str, entry: Mapping[str, Any], config: Mapping[str, Any], contract: str) -> Query:
     question = str(entry["question"])
     digest = hashlib.sha256(question.encode()).hexdigest()[:16]
-    plain = json.loads(json.dumps(entry, default=str))
     return Query(
         id=f"{dataset}-{digest}",
         messages=prompt(question, contract),
         task="reasoning_gym",
         contract=contract,
-        reference={"answer": entry["answer"], "dataset": dataset, "config": dict(config), "entry": plain},
+        reference={"answer": entry["answer"], "dataset": dataset, "config": dict(config), "entry": entry},
         metadata={"source": "reasoning_gym", "domain": dataset},
     )
 

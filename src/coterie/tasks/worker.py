@@ -44,7 +44,7 @@ class Child:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},  # no order of a set by chance
             )
         self.ready = False
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from coterie.storage.cache import Cache, call_key
 from coterie.types import Agent, Completion, Message, Tokens
 
-AGENT = Agent(name="ada", model="scripted:some-model", revision="0123456789abcdef", instruction="Think step by step.")
+AGENT = Agent(name="ada", model="scripted:model", revision="0123456789abcdef", instruction="Think step by step.")
 TEXT = "Let me think about this. " * 40
 TRACED = Tokens(prompt=tuple(range(200)), completion=tuple(range(256)), logprobs=tuple(-i / 7 for i in range(256)))
 

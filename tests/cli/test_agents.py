@@ -74,7 +74,7 @@ def test_an_interrupted_swap_leaves_the_old_folder(neo, capsys, monkeypatch):
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", interrupted)
-    assert run(("agents", "swap", "neo", "--instruction", "new", "--no-check")) != 0
+    assert run(("agents", "swap", "neo", "--instruction", "new", "--no-check")) == 130
     assert instruction(neo) == "old"
     assert beside(neo) == ["neo"]
 

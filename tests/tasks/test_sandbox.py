@@ -254,7 +254,7 @@ def test_what_passed_before_the_clock_ran_out_counts(level, nothing_left):
 
 
 def test_many_threads_at_once(level, nothing_left):
-    """docs/faults.md, sandbox: fifty runs from eight threads, endless loops among them; each gets its own verdict."""
+    """docs/faults.md, sandbox: fifty runs from eight threads, some endless; each gets its own verdict."""
     codes = [f"def f(x):\n    while {n % 10 == 3}: pass\n    return x + {1 + n % 2}" for n in range(50)]
     with ThreadPoolExecutor(8) as threads:
         trials = list(threads.map(lambda code: run_tests(code, TESTS, level, Limits(seconds=3.0)), codes))

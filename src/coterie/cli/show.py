@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
@@ -46,6 +47,21 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     out.print(table)
 
 
+@dataclass
+class Pace:
+    """How fast the present phase goes, counted from where it began or was gone on with."""
+
+    phase: str = ""
+    first: int = 0
+    start: float = 0.0
+
+    def rate(self, step: evaluate.Progress) -> float:
+        """Items a second."""
+        if step.phase != self.phase or step.done < self.first:
+            self.phase, self.first, self.start = step.phase, step.done, time.monotonic()
+        return (step.done - self.first) / max(time.monotonic() - self.start, 1e-3)
+
+
 @contextmanager
 def progress() -> Iterator[evaluate.Watch]:
     """Live progress with rate and time left; a plain line now and then where no terminal is watching."""
@@ -62,30 +78,26 @@ def progress() -> Iterator[evaluate.Watch]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err) as bars:
-        known: dict[str, tuple[TaskID, int, float]] = {}
+        known: dict[str, TaskID] = {}
+        pace = Pace()
 
         def watch(step: evaluate.Progress) -> None:
             if step.phase not in known:
-                bar = bars.add_task(escape(step.phase), total=step.total, rate="")
-                known[step.phase] = (bar, step.done, time.monotonic())
-            bar, first, start = known[step.phase]
-            speed = (step.done - first) / max(time.monotonic() - start, 1e-3)
-            bars.update(bar, completed=step.done, total=step.total, rate=f"{speed:.1f}/s")
+                known[step.phase] = bars.add_task(escape(step.phase), total=step.total, rate="")
+            speed = f"{pace.rate(step):.1f}/s"
+            bars.update(known[step.phase], completed=step.done, total=step.total, rate=speed)
 
         yield watch
 
 
 def _lines() -> evaluate.Watch:
-    began: dict[str, tuple[float, int]] = {}
-    last = [0.0]
+    pace, last = Pace(), [0.0]
 
     def watch(step: evaluate.Progress) -> None:
-        now = time.monotonic()
-        start, first = began.setdefault(step.phase, (now, step.done))
-        if now - last[0] < LINE_EVERY and step.done < step.total:
+        speed = pace.rate(step)
+        if time.monotonic() - last[0] < LINE_EVERY and step.done < step.total:
             return
-        last[0] = now
-        speed = (step.done - first) / max(now - start, 1e-3)
+        last[0] = time.monotonic()
         left = f", {(step.total - step.done) / speed:.0f} s left" if speed > 0 and step.done < step.total else ""
         err.print(f"{step.phase}: {step.done}/{step.total} ({speed:.1f}/s{left})", markup=False)
 

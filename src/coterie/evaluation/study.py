@@ -28,6 +28,7 @@ from coterie.types import Query, Router, State, Trace, record
 
 BEST = "best single"
 EVERYBODY = "majority of all"
+CONCURRENCY = 32
 
 
 class Learned(Router, Protocol):
@@ -69,7 +70,7 @@ async def collect(team: Team, task: Task, folder: Path, watch: Watch) -> Outcome
     """What each agent of the team scores on each query of a task; goes on where a killed one stopped."""
     entry = Entry(team=everybody(team), queries=task.queries)
     run = Run.open(folder, run_config(task, [entry], None))
-    traces = await evaluate([entry], run, watch=watch)
+    traces = await evaluate([entry], run, concurrency=CONCURRENCY, watch=watch)
     outcomes = Outcomes.from_traces(traces[entry.team.name])
     if not outcomes.agents:
         raise DataError(f"{task.name}: no agent has a scored answer, so that there is nothing to learn from")
@@ -104,7 +105,10 @@ async def compare(team: Team, train: Task, test: Task, folder: Path, watch: Watc
     teams = [team, *variants(team, learners, outcomes, test.queries), voters, *floors]
     entries = [Entry(team=member, queries=test.queries) for member in teams]
     run = Run.open(folder / "test", run_config(test, entries, BEST))
-    traces = await evaluate(entries, run, watch=watch)
+    # Asking everybody first fills the batches best; what the others ask of the same agents is then known.
+    entries.sort(key=lambda entry: entry.team is not voters)
+    traces = await evaluate(entries, run, concurrency=CONCURRENCY, watch=watch)
+    traces = {member.name: traces[member.name] for member in teams}
     hindsight = Outcomes.from_traces(traces[voters.name])
     oracle = replace(team, name="oracle", router=build("router", "oracle").fit(hindsight), strategy=Single())
     entry = Entry(team=oracle, queries=test.queries)

@@ -38,7 +38,7 @@ class Run:
         file = path / "run.json"
         if file.exists():
             _refuse_other(file, config)
-        write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True))
+        write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False))
         for name in ("traces.jsonl", "scores.jsonl"):
             _drop_torn_tail(path / name)
         run = Run(path, config)._with_scores()

@@ -75,5 +75,7 @@ class Outcomes:
 
 
 def _own_turns(trace: Trace, pool: Pool | None) -> Trace:
+    if pool is None and not trace.revisions:
+        return trace
     wanted = trace.revisions if pool is None else {agent.name: agent.revision for agent in pool.values()}
     return replace(trace, turns=tuple(t for t in trace.turns if t.revision == wanted.get(t.agent)))

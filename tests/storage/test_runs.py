@@ -1,12 +1,13 @@
 """Run folders: nothing finished is lost, nothing half written is read, nothing sealed changes."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
 from coterie.errors import ConfigError, DataError
-from coterie.storage.runs import Run, text_key
+from coterie.storage.runs import Run, text_key, write_atomically
 from coterie.types import Completion, Failure, Message, Query, Routing, Score, Tokens, Trace, Turn
 
 QUERY = Query(id="q1", messages=(Message(role="user", content="2+2?"),), task="math", reference={"answer": "4"})
@@ -101,3 +102,12 @@ def test_failed_calls_are_an_error_and_a_spent_limit_is_wrong(tmp_path):
     assert "a: Overloaded: busy" in failed.score.reason
     spent = run.scored(trace(turns=(), final=None, stopped="budget"))
     assert spent.score.verdict == "fail"
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path):
+    """A rename over a device would make it a file for everybody."""
+    device = tmp_path / "device"
+    os.mkfifo(device)
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        write_atomically(device, "text")
+    assert device.is_fifo()

@@ -63,7 +63,12 @@ ECHO = Kind(contract="raw", verify=echo, same=str.__eq__)
 def test_every_kind_has_a_known_contract():
     assert set(KINDS) == set(CONTRACTS_OF)
     assert {kind.contract for kind in KINDS.values()} <= set(CONTRACTS)
-    assert {n for n, kind in KINDS.items() if kind.open_ended} == {"code_function", "code_stdio", "instruction"}
+    assert {n for n, kind in KINDS.items() if kind.open_ended} == {
+        "code_function",
+        "code_stdio",
+        "instruction",
+        "recorded",
+    }
 
 
 def test_the_catalog_imports_nothing_heavy():

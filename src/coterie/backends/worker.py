@@ -3,6 +3,7 @@
 The arithmetic is in `running`; the asyncio side is in `local`. Imports torch.
 """
 
+import sys
 import threading
 import time
 from collections import deque
@@ -149,7 +150,7 @@ class Worker:
             while self._wait():
                 self._advance(running)
         finally:
-            self._abandon()
+            self._abandon(sys.exception())
 
     def _wait(self) -> bool:
         """Sleep until there is work. False: closed."""
@@ -164,7 +165,8 @@ class Worker:
     def _closed(self) -> bool:
         return self._thread is not threading.current_thread()
 
-    def _abandon(self) -> None:
+    def _abandon(self, error: BaseException | None) -> None:
+        reason = "the local backend was closed" if error is None else f"the local backend failed: {error!r}"
         with self._changed:
             left = [*self._queue, *self._running]
             self._queue.clear()
@@ -172,7 +174,7 @@ class Worker:
             if not self._closed:
                 self._thread = None
         for request in left:
-            request.fail(BackendError(f"{request.agent.name}: the local backend was closed"))
+            request.fail(BackendError(f"{request.agent.name}: {reason}"))
 
     def _advance(self, running: Running) -> None:
         """One round: the cancelled leave, the waiting join, everybody gets a token, the finished are answered."""

@@ -114,7 +114,12 @@ def text_key(query: Query, text: str) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing, making its folder; ConfigError where it cannot be written."""
+    """Write a whole file or nothing, making its folder; ConfigError where it cannot be written.
+
+    What is no regular file (a device, a folder) is never replaced.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is not a regular file")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,8 @@ def save_tensors(path: str | Path, tensors: Mapping[str, np.ndarray], metadata: 
     """
     library = _safetensors()
     target = Path(path)
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"{target}: is not a regular file")
     note = {ENTRY: json.dumps(metadata, sort_keys=True, allow_nan=False)}
     # The format stores the buffer as it lies in memory: a view or a transposed array must be copied first.
     arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}

@@ -94,3 +94,25 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path):
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="UTF-8"):
         read_yaml(tmp_path / "b.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a: 2020-13-45\n", "not valid YAML"),
+        ("a: " + "[" * 5000 + "]" * 5000, "nested too deep|not valid"),
+        ('a: "\\ud83d"\n', "YAML"),
+    ],
+)
+def test_yaml_that_has_no_value_is_one_line(tmp_path: Path, text, word):
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=word) as caught:
+        read_yaml(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_joins_escaped_halves_and_merges_keys(tmp_path: Path):
+    file = tmp_path / "x.yaml"
+    file.write_text('a: "\\ud83d\\ude00"\nbase: &b {x: 1}\nuse:\n  <<: *b\n  y: 2\n')
+    assert read_yaml(file) == {"a": "\U0001f600", "base": {"x": 1}, "use": {"x": 1, "y": 2}}

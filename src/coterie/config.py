@@ -130,6 +130,8 @@ class _StrictLoader(yaml.SafeLoader):
 def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
         key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
         if not isinstance(key, typing.Hashable) or key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", key_node.start_mark)
@@ -144,16 +146,33 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _u
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds one mapping; anything else is a ConfigError of one line."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+        data = parse_yaml(path.read_text(encoding="utf-8"), f"{path}: ")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping of settings at the top")
     return data
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text. ConfigError for what is not YAML or has no value, such as the day 2020-13-45."""
+    try:
+        return _whole(yaml.load(text, _StrictLoader))
+    except RecursionError:
+        raise ConfigError(f"{where}nested too deep") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{where}not valid YAML: {' '.join(str(error).split())[:300]}") from None
+
+
+def _whole(value: Any) -> Any:
+    """The value, halves of a character that JSON writes as two escapes joined; ValueError for a single half."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16")
+    if isinstance(value, dict):
+        return {_whole(key): _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value
 
 
 def override(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -163,10 +182,7 @@ def override(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
         path, sign, text = setting.partition("=")
         if not sign or not path:
             raise ConfigError(f"--set {setting!r}: expected key.path=value")
-        try:
-            value = yaml.load(text, _StrictLoader)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {setting!r}: the value is not valid YAML") from None
+        value = parse_yaml(text, f"--set {setting!r}: ")
         result = _put(result, path.split("."), value, setting)
     return result
 
@@ -175,7 +191,7 @@ def _put(node: Any, path: list[str], value: Any, setting: str) -> Any:
     """A copy of `node` with `value` at `path`; a name becomes `{use: name}` when its field is set."""
     head, *rest = path
     if isinstance(node, list):
-        if not head.isdigit() or int(head) >= len(node):
+        if not (head.isascii() and head.isdigit()) or int(head) >= len(node):
             raise ConfigError(f"--set {setting!r}: {head!r} is no index of a list of {len(node)}")
         index = int(head)
         return [*node[:index], _put(node[index], rest, value, setting) if rest else value, *node[index + 1 :]]

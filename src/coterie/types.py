@@ -367,4 +367,4 @@ class Router(Protocol):
 def draw(seed: int, *parts: object) -> int:
     """A 63-bit number that depends on `seed` and `parts` only: the one source of derived seeds."""
     text = "/".join(map(str, (seed, *parts)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8]) >> 1

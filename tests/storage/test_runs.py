@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -111,3 +113,47 @@ def test_what_is_no_regular_file_is_never_replaced(tmp_path):
     with pytest.raises(ConfigError, match="is not a regular file"):
         write_atomically(device, "text")
     assert device.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("traces.jsonl", "5\n"),
+        ("traces.jsonl", "[" * 100_000 + "\n"),
+        ("traces.jsonl", '{"trace": {}}\n'),
+        ("scores.jsonl", "{}\n"),
+        ("scores.jsonl", '{"text": "k", "score": {"verdict": "maybe", "value": 1}}\n'),
+        ("scores.jsonl", '{"text": "k", "score": {"verdict": "pass", "value": NaN}}\n'),
+        ("run.json", "{}"),
+        ("run.json", "[1]"),
+    ],
+)
+def test_a_damaged_run_is_named_in_one_line(tmp_path, name, text):
+    Run.open(tmp_path / "run", {"task": "t"}).append("vote", trace())
+    (tmp_path / "run" / name).write_text(text)
+    with pytest.raises((ConfigError, DataError), match=name) as caught:
+        Run.load(tmp_path / "run").traces()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trace_settled_by_a_turn_it_lacks_is_named(tmp_path):
+    run = Run.open(tmp_path, {"task": "t"})
+    run.append("vote", trace(final=7))
+    with pytest.raises(DataError, match="settled by turn 7"):
+        run.traces()
+
+
+def test_a_rollout_that_stands_twice_counts_once(tmp_path):
+    run = Run.open(tmp_path, {"task": "t"})
+    for text in ("4", "5"):
+        run.append("vote", trace(text))
+    [found] = run.traces()["vote"]
+    assert found.answer == "5"
+
+
+def test_a_second_process_is_refused(tmp_path):
+    run = Run.open(tmp_path, {"task": "t"})
+    code = "import sys, pathlib, coterie.storage.runs as r; r.Run.open(pathlib.Path(sys.argv[1]), {'task': 't'})"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert "another run is writing here" in done.stderr
+    assert run.path == tmp_path

@@ -131,8 +131,11 @@ def _write(wanted: Wanted, target: Path, table: dict[str, Any]) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     try:
         _draft(draft, target, agent, wanted.adapter)
+        fresh = read_agent(draft)
+        if fresh.name != wanted.name:
+            raise ConfigError(f"agent {wanted.name}: its folder names it; it cannot be set to {fresh.name!r}")
         if wanted.check:
-            asyncio.run(_prepare(read_agent(draft)))
+            asyncio.run(_prepare(fresh))
         _place(draft, target)
     except OSError as error:
         raise UserError(f"{target} is left as it was: {error}") from error

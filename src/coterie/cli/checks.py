@@ -125,7 +125,7 @@ def cache_clear(yes: bool) -> None:
     opened = options.open_cache(no_cache=False)
     if not yes:
         click.confirm(f"delete every call in {default_path()}?", abort=True, err=True)
-    click.echo(f"deleted {opened.clear() if opened else 0} calls")
+    click.echo(f"deleted {opened.clear() if opened else 0} calls from {default_path()}")
 
 
 @click.group()

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 import click
 
@@ -28,9 +29,12 @@ for command in COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    logging.basicConfig(
-        format="%(levelname)s %(name)s: %(message)s", level=os.environ.get("COTERIE_LOG", "WARNING")
-    )
+    wanted = os.environ.get("COTERIE_LOG", "").upper()
+    level = wanted if wanted in logging.getLevelNamesMapping() else "WARNING"
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=level)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # text from models may hold what the terminal cannot show
     sys.exit(run(arguments))
 
 
@@ -41,15 +45,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "coterie"
-        return _fail(f"{error.format_message()} (see {command} --help)", 2)
-    except click.ClickException as error:
-        return _fail(error.format_message(), 2)
-    except UserError as error:
-        return _fail(str(error), 2)
-    except CoterieError as error:
-        return _fail(f"{type(error).__name__}: {error}", 1)
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
             return _fail("interrupted; what was finished is kept: the same --out goes on from there", 130)
@@ -59,9 +54,25 @@ def run(arguments: Sequence[str] | None = None) -> int:
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # the reader left: flushing must not complain
         return 0
+    except (click.ClickException, CoterieError, OSError) as error:
+        return _fail(*_told(error))
     except Exception:  # noqa: BLE001 - the door: everything unforeseen is a bug and shows where it is
         traceback.print_exc()
         return 1
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """One line about an error that is no bug, and the exit code: 2 where the caller can mend it."""
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "coterie"
+        return f"{error.format_message()} (see {command} --help)", 2
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2
+    if isinstance(error, UserError):
+        return str(error), 2
+    if isinstance(error, OSError):
+        return f"{error.filename or type(error).__name__}: {error.strerror or error}", 1
+    return f"{type(error).__name__}: {error}", 1
 
 
 def _fail(message: str, code: int) -> int:

@@ -71,4 +71,5 @@ def run_with(teams: Sequence[Team], work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    click.echo(text.encode(errors="replace").decode())

@@ -22,6 +22,7 @@ from coterie.tasks.catalog import load_task
 from coterie.team import BUILTIN_RECIPE, Team
 from coterie.types import Query, Trace, record
 
+FILE = click.Path(dir_okay=False, path_type=Path)
 Scored = Mapping[str, Sequence[Trace]]
 
 
@@ -126,7 +127,7 @@ class TrainOptions:
 @click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="Outcomes of a finished run.")
 @click.option("--table", type=click.Path(path_type=Path), help="A recorded outcome table (folder).")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries of the task.")
-@click.option("--out", "-o", default="router.safetensors", show_default=True, type=click.Path(path_type=Path))
+@click.option("--out", "-o", default="router.safetensors", show_default=True, type=FILE)
 @options.settings
 @options.no_cache
 @options.as_json
@@ -165,7 +166,7 @@ def _outcomes(team: Team, chosen: TrainOptions) -> Outcomes:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", "-o", default="report.html", show_default=True, type=click.Path(path_type=Path))
+@click.option("--out", "-o", default="report.html", show_default=True, type=FILE)
 def report(runs: tuple[Path, ...], out: Path) -> None:
     """Write one HTML file about finished RUNS that opens offline."""
     write_report(out, [_view(path) for path in runs])

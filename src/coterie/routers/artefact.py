@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from coterie.errors import ConfigError, DataError
 from coterie.outcomes import Outcomes
@@ -14,6 +14,7 @@ from coterie.storage.tensors import load_tensors, save_tensors
 from coterie.types import Agent, Encoder, Messages, Pool, Routing, State, record
 
 FORMAT = 1
+MISSING_ALLOWED = "scores"  # outcomes that a router remembers may be missing
 T = TypeVar("T")
 
 
@@ -93,17 +94,39 @@ def read(router: str, path: str | None, encoder: str = "") -> Artefact:
     if metadata.get("format") != FORMAT or metadata.get("router") != router:
         found = f"{metadata.get('router', 'something else')} (format {metadata.get('format')})"
         raise ConfigError(f"{path}: holds weights of {found}, not of the router {router} (format {FORMAT})")
-    if metadata["encoder"] != encoder:
-        raise ConfigError(f"{path}: was fitted on features of {metadata['encoder']}, not of {encoder}")
+    try:
+        about = TypeAdapter(Notes).validate_python({key: metadata.get(key) for key in NOTED})
+    except ValidationError:
+        raise ConfigError(f"{path}: is damaged, its description is not one of router weights") from None
+    if about.encoder != encoder:
+        raise ConfigError(f"{path}: was fitted on features of {about.encoder}, not of {encoder}")
+    if len(about.agents) != len(about.keys) or not all(
+        np.isfinite(t).all() for name, t in tensors.items() if name != MISSING_ALLOWED
+    ):
+        raise ConfigError(f"{path}: is damaged, its weights are no numbers or not for the agents it names")
     return Artefact(
         router=router,
-        names=tuple(metadata["agents"]),
-        keys=tuple(metadata["keys"]),
+        names=about.agents,
+        keys=about.keys,
         tensors=tensors,
         encoder=encoder,
-        width=metadata["width"],
-        notes=metadata["notes"],
+        width=about.width,
+        notes=about.notes,
     )
+
+
+@record
+class Notes:
+    """The description in a file of weights."""
+
+    agents: tuple[str, ...]
+    keys: tuple[str, ...]
+    encoder: str
+    width: int
+    notes: Mapping[str, Any]
+
+
+NOTED = ("agents", "keys", "encoder", "width", "notes")
 
 
 def fitted(router: T, attribute: str, knowledge: object) -> T:

@@ -7,13 +7,15 @@ decisions.sha256  ... and hashed before the first grade
 scores.jsonl      one verdict a graded text, appended
 """
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,11 +28,12 @@ SCORE = TypeAdapter(Score)
 
 @dataclass
 class Run:
-    """One run folder, open for appending. Not for several writers at once."""
+    """One run folder. Open for appending it is locked while it lives: a second process is refused."""
 
     path: Path
     config: Mapping[str, Any]
     scores: dict[str, Score] = field(default_factory=dict)
+    lock: IO[str] | None = field(default=None, repr=False)
 
     @staticmethod
     def open(path: Path, config: Mapping[str, Any]) -> "Run":
@@ -39,9 +42,10 @@ class Run:
         if file.exists():
             _refuse_other(file, config)
         write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False))
+        lock = _only_writer(path)
         for name in ("traces.jsonl", "scores.jsonl"):
             _drop_torn_tail(path / name)
-        run = Run(path, config)._with_scores()
+        run = Run(path, config, lock=lock)._with_scores()
         run.scores = {key: score for key, score in run.scores.items() if score.verdict != "error"}
         return run
 
@@ -54,20 +58,33 @@ class Run:
         return Run(path, _read_json(file))._with_scores()
 
     def _with_scores(self) -> "Run":
-        for line in _lines(self.path / "scores.jsonl"):
-            self.scores[line["text"]] = SCORE.validate_python(line["score"])
+        file = self.path / "scores.jsonl"
+        for number, line in enumerate(_lines(file), 1):
+            try:
+                score = SCORE.validate_python(line["score"])
+                self.scores[str(line["text"])] = score
+            except (ValidationError, KeyError):
+                raise DataError(f"{file}:{number}: is no verdict of this version") from None
+            if score.value is not None and not 0.0 <= score.value <= 1.0:
+                raise DataError(f"{file}:{number}: the value {score.value} is not between 0 and 1")
         return self
 
     def traces(self) -> dict[str, list[Trace]]:
-        """Finished rollouts by recipe, each in the order of query id and sample, with scores where graded."""
-        found: dict[str, list[Trace]] = {}
-        for number, line in enumerate(_lines(self.path / "traces.jsonl"), 1):
+        """Finished rollouts by recipe, each in the order of query id and sample, with scores where graded.
+
+        A rollout that stands twice counts once, as it was written last.
+        """
+        file = self.path / "traces.jsonl"
+        found: dict[str, dict[tuple[str, int], Trace]] = {}
+        for number, line in enumerate(_lines(file), 1):
             try:
-                trace = TRACE.validate_python(line["trace"])
+                trace, recipe = TRACE.validate_python(line["trace"]), str(line["recipe"])
             except (ValidationError, KeyError):
-                raise DataError(f"{self.path / 'traces.jsonl'}:{number}: is no trace of this version") from None
-            found.setdefault(line["recipe"], []).append(self.scored(trace))
-        return {name: sorted(rows, key=lambda t: (t.query.id, t.sample)) for name, rows in found.items()}
+                raise DataError(f"{file}:{number}: is no trace of this version") from None
+            if trace.final is not None and not 0 <= trace.final < len(trace.turns):
+                raise DataError(f"{file}:{number}: is settled by turn {trace.final}, which it does not have")
+            found.setdefault(recipe, {})[trace.query.id, trace.sample] = self.scored(trace)
+        return {name: [rows[key] for key in sorted(rows)] for name, rows in found.items()}
 
     def append(self, recipe: str, trace: Trace) -> None:
         """Add one finished rollout."""
@@ -79,7 +96,7 @@ class Run:
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         digest = hashlib.sha256(text.encode()).hexdigest()
         seal = self.path / "decisions.sha256"
-        if seal.exists() and seal.read_text().split()[0] != digest:
+        if seal.exists() and not seal.read_text(errors="replace").startswith(digest):
             raise ConfigError(f"{self.path}: traces.jsonl was changed after its decisions were sealed")
         write_atomically(self.path / "decisions.jsonl", text)
         write_atomically(seal, f"{digest}  decisions.jsonl\n")
@@ -107,6 +124,17 @@ class Run:
         return self.scores.get(text_key(query, turn.completion.text))
 
 
+def _only_writer(path: Path) -> IO[str]:
+    """An open lock file; ConfigError where another process holds it."""
+    file = open(path / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run is
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(f"{path}: another run is writing here; wait for it or choose another folder") from None
+    return file
+
+
 def text_key(query: Query, text: str) -> str:
     """What a verdict hangs on: the query with its gold side, and the text."""
     facts = json.dumps([query.id, query.task, query.contract, query.reference], sort_keys=True, default=str)
@@ -126,16 +154,17 @@ def write_atomically(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
         raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not isinstance(found.get("task"), str):
         raise ConfigError(f"{file}: is damaged, it holds no run's configuration")
     return found
 
@@ -179,8 +208,13 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
 def _append(path: Path, row: Mapping[str, Any]) -> None:
     """One line in one write to a file opened for appending: a kill leaves a whole line or a torn last one."""
     line = (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", errors="surrogatepass")
-    with open(path, "ab", buffering=0) as file:
-        file.write(line)
+    try:
+        with open(path, "ab", buffering=0) as file:
+            written = file.write(line)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
+    if written != len(line):
+        raise ConfigError(f"{path}: cannot be written (no space left); with space it goes on from here")
 
 
 def _drop_torn_tail(path: Path) -> None:
@@ -192,13 +226,20 @@ def _drop_torn_tail(path: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8", errors="surrogatepass") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                return
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                raise DataError(f"{path}:{number}: is not JSON") from None
+    """The objects of a JSONL file; a torn last line is no line."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    for number, line in enumerate(lines, 1):
+        yield _row(line, f"{path}:{number}")
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line.decode("utf-8", errors="surrogatepass"))
+    except (ValueError, RecursionError):
+        raise DataError(f"{where}: is not JSON") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{where}: is not a JSON object")
+    return found

@@ -50,7 +50,7 @@ def environment(folder: Path) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     if not (folder / "models").exists():
         (folder / "models").symlink_to(Path(os.environ["COTERIE_CACHE"]) / "models")
-    return {**os.environ, "COTERIE_CACHE": str(folder), "OMP_NUM_THREADS": "2"}
+    return {**os.environ, "COTERIE_CACHE": str(folder), "OMP_NUM_THREADS": "1"}
 
 
 def finish(folder: Path) -> None:

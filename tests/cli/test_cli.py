@@ -48,7 +48,7 @@ def test_ask_prints_the_promised_object(toy, capsys):
     assert set(found["agents"][0]) >= {"name", "familiarity", "answer", "tokens"}
     assert isinstance(found["seconds"], float)
     words = out(capsys, "ask", "-r", "toy.yaml", "What is 2 + 2?", "--explain")
-    for word in ("weight", "Settled by", "asked", "Answer: 4"):
+    for word in ("weight", "Settled by", "asked", "Answer: 4", "2 of 2 said '4'"):
         assert word in words
     assert out(capsys, "ask", "-r", "toy.yaml", "What", "is", "it?").strip() == "Answer: 4"
 

@@ -23,6 +23,7 @@ from coterie.evaluation import evaluate
 from coterie.evaluation.metrics import Row
 from coterie.evaluation.table import table as worded
 from coterie.rollout import Limits
+from coterie.tasks.catalog import reader_of
 from coterie.team import Team
 from coterie.types import Routing, Trace, Turn
 
@@ -137,6 +138,8 @@ def explain(trace: Trace, team: Team) -> None:
         out.print(_turn(turn), markup=False)
     for failure in trace.failures:
         out.print(f"{failure.agent} failed: {failure.message}", markup=False)
+    if (vote := _vote(trace, routing)) is not None:
+        out.print(vote, markup=False)
     out.print(_settled(trace, team.limits), markup=False)
 
 
@@ -150,6 +153,17 @@ def _turn(turn: Turn) -> str:
     short = text if len(text) <= 160 else f"{text[:159]}…"
     answer = "no answer read" if turn.answer is None else f"answer {turn.answer!r}"
     return f"{turn.agent} said {short!r} ({answer}; {used} tokens)"
+
+
+def _vote(trace: Trace, routing: Routing) -> str | None:
+    """How many of those asked gave the answer that settled it, and their share of the weight."""
+    if trace.answer is None or len(trace.turns) < 2:
+        return None
+    same = reader_of(trace.query).same
+    agreed = [turn.agent for turn in trace.turns if turn.answer is not None and same(trace.answer, turn.answer)]
+    weight = sum(routing.score(name) for name in agreed)
+    total = sum(routing.score(turn.agent) for turn in trace.turns)
+    return f"{len(agreed)} of {len(trace.turns)} said {trace.answer!r} ({weight:.3f} of {total:.3f} by weight)."
 
 
 def _settled(trace: Trace, limits: Limits) -> str:

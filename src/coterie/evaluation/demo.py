@@ -11,7 +11,7 @@ from coterie.storage.runs import write_atomically
 from coterie.tasks.generated import disjoint_split
 from coterie.tasks.task import Task
 
-TRAIN, TEST = 192, 200
+TRAIN, TEST = 128, 160
 SEED = 7
 KINDS: Mapping[str, Mapping[str, int]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},

@@ -402,7 +402,24 @@ def scripted_offer(folder: Path, request: pytest.FixtureRequest) -> Offer:
     return Offer(Scripted(model="s", answer=reply), AGENTS[0], absent)
 
 
-OFFERS = {"local": local_offer, "replay": replay_offer, "scripted": scripted_offer}
+def http_offer(folder: Path, request: pytest.FixtureRequest) -> Offer:
+    from coterie.backends.endpoint import Endpoint
+    from coterie.backends.http import Http
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(Path(__file__).parent / "backends"), *sys.path])
+        from upstream import in_thread
+    served = in_thread()
+    upstream = served.__enter__()
+    request.addfinalizer(lambda: served.__exit__(None, None, None))
+    agent = revise(Agent(name="ada", model="http:e/m"))
+    gone = Http(endpoints={"e": Endpoint(base_url="http://127.0.0.1:9/v1", retries=0)})
+    backend = Http(endpoints={"e": Endpoint(base_url=upstream.base_url)})
+    absent = ((Http(), agent), (gone, agent), (backend, replace(agent, adapter=str(folder))))
+    return Offer(backend, agent, absent)
+
+
+OFFERS = {"http": http_offer, "local": local_offer, "replay": replay_offer, "scripted": scripted_offer}
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from coterie.types import State
 ROOT = Path(__file__).parents[1]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*GUIDES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "results").rglob("*.md"))]
-HEAVY = {("models", "fetch"), ("demo",)}
-"""Commands that bring or run the embedded model: they are parsed and not run."""
+HEAVY = {("models", "fetch"), ("demo",), ("data", "pin")}
+"""Commands that bring or run the embedded model, or ask the hub: they are parsed and not run."""
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 SHELL = {"make", "coterie", "source"}
 

@@ -21,12 +21,15 @@ from coterie.errors import ConfigError
 
 COMPONENTS: Mapping[str, Mapping[str, str]] = {
     "backend": {
+        "http": "coterie.backends.http:Http",
         "local": "coterie.backends.local:Local",
         "replay": "coterie.backends.recorded:Replay",
         "scripted": "coterie.backends.recorded:Scripted",
     },
     "encoder": {
         "hidden": "coterie.features.hidden:Hidden",
+        "joined": "coterie.features.joined:Joined",
+        "layout": "coterie.features.layout:Layout",
         "sentence": "coterie.features.sentence:Sentence",
         "hashed": "coterie.features.hashed:Hashed",
     },
@@ -34,11 +37,22 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "best_single": "coterie.routers.baselines:BestSingle",
         "cheapest": "coterie.routers.baselines:Cheapest",
         "domain": "coterie.routers.baselines:Domain",
+        "calibrated": "coterie.routers.calibrated:Calibrated",
+        "cost_aware": "coterie.routers.cost_aware:CostAware",
+        "extended": "coterie.routers.extended:Extended",
         "familiarity": "coterie.routers.familiarity:Familiarity",
+        "hybrid_llm": "coterie.routers.hybrid:HybridLLM",
+        "icl": "coterie.routers.in_context:ICL",
+        "forest": "coterie.routers.forest:Forest",
         "knn": "coterie.routers.supervised:KNN",
+        "lin_ucb": "coterie.routers.bandit:LinUCB",
+        "matrix_factorisation": "coterie.routers.factorisation:MatrixFactorisation",
         "mlp": "coterie.routers.supervised:MLP",
         "oracle": "coterie.routers.baselines:Oracle",
         "random": "coterie.routers.baselines:Random",
+        "route_moa": "coterie.routers.contrastive:RouteMoA",
+        "router_dc": "coterie.routers.contrastive:RouterDC",
+        "thompson": "coterie.routers.bandit:Thompson",
         "uniform": "coterie.routers.baselines:Uniform",
     },
     "strategy": {
@@ -49,6 +63,10 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "vote": "coterie.strategies.vote:Vote",
     },
 }
+
+
+FILES = ("weights", "choice")
+"""Fields that name a file; a relative one is taken from the recipe's folder."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -76,7 +94,7 @@ def find(kind: str, name: str, where: str = "") -> type:
 def build(kind: str, table: Any, where: str = "", base: Path | None = None) -> Any:
     """Make the component that a table describes: `use` names it, the other keys are its fields.
 
-    `where` starts every message (file and path); a relative `weights` path is taken from `base`.
+    `where` starts every message (file and path); a relative path in one of FILES is taken from `base`.
     """
     if isinstance(table, str):
         table = {"use": table}
@@ -87,7 +105,9 @@ def build(kind: str, table: Any, where: str = "", base: Path | None = None) -> A
     for key, value in options.items():
         if key in COMPONENTS and isinstance(value, Mapping | str):
             options[key] = build(key, value, f"{where}{kind}.", base)
-        elif key == "weights" and isinstance(value, str) and base is not None:
+        elif key.removesuffix("s") in COMPONENTS and isinstance(value, list):
+            options[key] = [build(key.removesuffix("s"), item, f"{where}{kind}.", base) for item in value]
+        elif key in FILES and isinstance(value, str) and base is not None:
             options[key] = str(base / value)
     return validate(cls, options, f"{where}{kind}")
 
@@ -102,7 +122,8 @@ def validate(cls: Any, table: Any, where: str) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}{'.' * bool(path)}{path}: {first['msg']}") from None
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{where}{'.' * bool(path)}{path}: {reason}") from None
 
 
 def check_keys(cls: Any, table: Mapping[Any, Any], where: str) -> None:
@@ -115,12 +136,22 @@ def check_keys(cls: Any, table: Mapping[Any, Any], where: str) -> None:
         inner = _dataclass_in(hints[key])
         if inner is not None and isinstance(value, Mapping):
             check_keys(inner, value, f"{where}.{key}")
+        named = _dataclass_named_in(hints[key])
+        for name, table_of in value.items() if named and isinstance(value, Mapping) else ():
+            if isinstance(table_of, Mapping):
+                check_keys(named, table_of, f"{where}.{key}.{name}")
 
 
 def _dataclass_in(hint: Any) -> Any:
     """The dataclass that a hint allows (`Sampling`, `Sampling | None`), or None."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next((option for option in options if isinstance(option, type) and is_dataclass(option)), None)
+
+
+def _dataclass_named_in(hint: Any) -> Any:
+    """The dataclass that a hint maps names to (`Mapping[str, Endpoint]`), or None."""
+    mapped = typing.get_origin(hint) is Mapping and _dataclass_in(typing.get_args(hint)[1])
+    return mapped or None
 
 
 class _StrictLoader(yaml.SafeLoader):

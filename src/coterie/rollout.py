@@ -73,11 +73,10 @@ class Ledger:
         self.cost += cost
         return tokens, cost
 
-    def settle(self, held: tuple[int, float], completion: Completion | None, cost: float | None) -> None:
-        """Replace what was held by what was used; a failed call used nothing that is known."""
-        used = completion.prompt_tokens + completion.completion_tokens if completion else 0
-        self.tokens += used - held[0]
-        self.cost += (cost or 0.0) - held[1]
+    def settle(self, held: tuple[int, float], used: tuple[int, float | None]) -> None:
+        """Replace what was held (tokens, dollars) by what was used, as far as that is known."""
+        self.tokens += used[0] - held[0]
+        self.cost += (used[1] or 0.0) - held[1]
 
 
 @dataclass(kw_only=True)
@@ -176,7 +175,7 @@ class Rollout:
             self.turns.append(turn)
             self.watch(turn)
         elif isinstance(result, BackendError):
-            self.failures.append(Failure(agent=name, kind=type(result).__name__, message=str(result)))
+            self.failures.append(_failure(self.pool[name], result))
 
     def _call(
         self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float]
@@ -187,14 +186,18 @@ class Rollout:
     async def _generate(
         self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float], seed: int
     ) -> Turn:
-        completion, cost, began = None, None, time.perf_counter()
+        completion, began = None, time.perf_counter()
+        used: tuple[int, float | None] = (0, 0.0)
         try:
             completion = await self.generate(agent, prompt, seed)
-            cost = agent.price.of(completion.prompt_tokens, completion.completion_tokens)
+            used = _used(agent, completion)
         except TimeoutError as error:
             raise BackendError(f"timed out {error}".strip()) from None
+        except BackendError as error:
+            used = _used(agent, error)
+            raise
         finally:
-            self._ledger.settle(held, completion, cost)
+            self._ledger.settle(held, used)
             if completion is None:
                 self._lost = max(self._lost, time.perf_counter() - began)
         return Turn(
@@ -206,7 +209,7 @@ class Rollout:
             completion=completion,
             answer=self.reader.extract(completion.text),
             reads=reads,
-            cost=cost,
+            cost=used[1],
         )
 
     def finish(self, final: Turn | None, stopped: Literal["done", "budget", "failed"]) -> Trace:
@@ -225,6 +228,19 @@ class Rollout:
 
     def _seed(self, name: str, nth: int) -> int:
         return draw(self.seed, self.query.id, self.sample, name, nth)
+
+
+def _used(agent: Agent, call: Completion | BackendError) -> tuple[int, float | None]:
+    """Tokens and dollars of a call, also of one that failed; what used no token costs nothing."""
+    tokens = call.prompt_tokens + call.completion_tokens
+    failed = isinstance(call, BackendError) and not tokens
+    return tokens, 0.0 if failed else agent.price.of(call.prompt_tokens, call.completion_tokens)
+
+
+def _failure(agent: Agent, error: BackendError) -> Failure:
+    tokens, cost = _used(agent, error)
+    kind, wait = type(error).__name__, error.retry_after
+    return Failure(agent=agent.name, kind=kind, message=str(error), retry_after=wait, tokens=tokens, cost=cost)
 
 
 def with_instruction(agent: Agent, messages: Messages) -> Messages:

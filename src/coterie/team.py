@@ -44,7 +44,10 @@ class Recipe:
 
 @dataclass
 class Backends:
-    """The backends that are open, one for each model, shared by all teams that were given this object."""
+    """The backends that are open, shared by all teams that were given this object.
+
+    There is one for each model, or one for all models of a kind of backend that serves many (`serves_many`).
+    """
 
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     where: str = ""
@@ -54,13 +57,43 @@ class Backends:
         """The backend that holds the agent's base model."""
         if agent.model not in self.opened:
             scheme, model = split_model(agent.model)
-            where = f"{self.where}backends.{scheme}"
-            table = {"model": model, **self.options.get(scheme, {})}
-            self.opened[agent.model] = validate(find("backend", scheme, self.where), table, where)
+            cls = find("backend", scheme, self.where)
+            if getattr(cls, "serves_many", False):
+                self.opened[agent.model] = self.opened.get(scheme) or self._open(cls, scheme, {})
+                self.opened[scheme] = self.opened[agent.model]
+            else:
+                self.opened[agent.model] = self._open(cls, scheme, {"model": model})
         return self.opened[agent.model]
 
+    def _open(self, cls: type, scheme: str, table: Mapping[str, Any]) -> Backend:
+        options = {**table, **self.options.get(scheme, {})}
+        backend: Backend = validate(cls, options, f"{self.where}backends.{scheme}")
+        return backend
+
+    def check(self, agent: Agent, seconds: float | None) -> None:
+        """Raise ConfigError where the agent cannot be asked as things are set up. Loads and calls nothing.
+
+        A call that hangs until its own deadline is to leave room for another agent's within `seconds`.
+        """
+        backend = self.of(agent)
+        if (check := getattr(backend, "check", None)) is not None:
+            check(agent)
+        if (patience := getattr(backend, "patience", None)) is None or seconds is None:
+            return
+        if 2 * patience(agent) > seconds:
+            raise ConfigError(
+                f"{self.where}limits.seconds ({seconds:g}) has no room for another agent where {agent.name!r}"
+                f" hangs: set deadlines.total of its endpoint to at most {seconds / 2:g}"
+            )
+
+    def identity(self, agent: Agent) -> str:
+        """What the agent's backend says of its settings that change answers: part of every cache key."""
+        backend = self.of(agent)
+        of_agent = getattr(backend, "identity_of", None)
+        return str(of_agent(agent) if of_agent else getattr(backend, "identity", ""))
+
     async def aclose(self) -> None:
-        for backend in self.opened.values():
+        for backend in {id(backend): backend for backend in self.opened.values()}.values():
             await backend.aclose()
         self.opened.clear()
 
@@ -114,7 +147,7 @@ class Team:
             config=table,
         )
         for agent in team.pool.values():
-            team.backends.of(agent)
+            team.backends.check(agent, team.limits.seconds if len(team.pool) > 1 else None)
         return team
 
     async def solve(self, query: Query, *, sample: int = 0, watch: Watch = lambda event: None) -> Trace:
@@ -152,14 +185,20 @@ class Team:
             watch=watch,
         )
 
-    async def solve_all(self, queries: Iterable[Query], concurrency: int = 16) -> AsyncIterator[Trace]:
-        """Traces as they are finished, at most `concurrency` rollouts at a time."""
+    async def solve_all(
+        self, queries: Iterable[Query], concurrency: int = 16, *, sample: int = 0
+    ) -> AsyncIterator[Trace]:
+        """Traces as they are finished, at most `concurrency` rollouts at a time; all of one `sample` number."""
+
+        def begin(query: Query) -> asyncio.Task[Trace]:
+            return asyncio.create_task(self.solve(query, sample=sample))
+
         waiting = iter(queries)
-        running = {asyncio.create_task(self.solve(query)) for query in islice(waiting, concurrency)}
+        running = {begin(query) for query in islice(waiting, concurrency)}
         try:
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                running |= {asyncio.create_task(self.solve(query)) for query in islice(waiting, len(done))}
+                running |= {begin(query) for query in islice(waiting, len(done))}
                 for task in done:
                     yield task.result()
         finally:
@@ -213,7 +252,7 @@ class Team:
         backend = self.backends.of(agent)
         if self.cache is None:
             return await backend.generate(agent, messages, seed=seed)
-        key = call_key(agent, messages, seed, getattr(backend, "identity", ""))
+        key = call_key(agent, messages, seed, self.backends.identity(agent))
         hit = self.cache.get(key)
         if hit is not None and (hit.tokens is not None or not getattr(backend, "return_tokens", False)):
             return hit

@@ -176,15 +176,20 @@ class Tokens:
 
 @record
 class Completion:
-    """What a model said. `seconds` is how long the model took, also when the text came from the cache."""
+    """What a model said. `seconds` is how long the model took, also when the text came from the cache.
+
+    `estimated`: at least one of the token counts was worked out, not stated. `logprobs` are the log-probabilities
+    (nats) of the completion's tokens where a server gives them without token ids; `tokens` has both.
+    """
 
     text: str
-    finish: Literal["stop", "length"] = "stop"
+    finish: Literal["stop", "length", "tool_calls", "content_filter"] = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
     estimated: bool = False
     seconds: float = 0.0
     tokens: Tokens | None = None
+    logprobs: tuple[float, ...] | None = None
 
 
 @record
@@ -226,11 +231,18 @@ class Turn:
 
 @record
 class Failure:
-    """One call that gave no turn. A missing outcome is missing; it is never a wrong answer."""
+    """One call that gave no turn. A missing outcome is missing; it is never a wrong answer.
+
+    `kind` is the name of the error's class. `retry_after` is how many seconds the server asked to wait, if it did.
+    The call may have used tokens all the same; `cost` is their dollars, None where a price is unknown.
+    """
 
     agent: str
     kind: str
     message: str
+    retry_after: float | None = None
+    tokens: int = 0
+    cost: float | None = 0.0
 
 
 @record
@@ -302,14 +314,15 @@ class Trace:
 
     @property
     def cost(self) -> float | None:
-        """Dollars of all turns; None as soon as one of them is unknown."""
-        costs = [t.cost for t in self.turns]
+        """Dollars of all turns, and of failed calls that used tokens; None as soon as one of them is unknown."""
+        costs = [*(t.cost for t in self.turns), *(f.cost for f in self.failures)]
         return None if any(c is None for c in costs) else float(sum(c for c in costs if c is not None))
 
     @property
     def tokens(self) -> int:
-        """Prompt and completion tokens of all turns."""
-        return sum(t.completion.prompt_tokens + t.completion.completion_tokens for t in self.turns)
+        """Prompt and completion tokens of all turns, and those that failed calls are known to have used."""
+        used = sum(t.completion.prompt_tokens + t.completion.completion_tokens for t in self.turns)
+        return used + sum(f.tokens for f in self.failures)
 
 
 # --- contracts ---------------------------------------------------------------------------------------
@@ -361,6 +374,20 @@ class Router(Protocol):
 
     def route(self, state: State) -> Routing:
         """The decision. Blocking and thread-safe; called off the event loop."""
+        ...
+
+
+class Predictor(Router, Protocol):
+    """A router whose scores depend on the query alone, so that it can say them for many at once.
+
+    Cost-aware choice, calibration and replay build on it. `route` gives the same numbers, a query at a time.
+    """
+
+    def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
+        """Scores >= 0 of every solver on every query: (len(queries), A), agents in the order of `pool.names()`.
+
+        Blocking and thread-safe. What a score means is the router's own: an expected reward, a familiarity.
+        """
         ...
 
 

@@ -16,6 +16,7 @@ from samples import RECIPES, query, routing, sample_run, turn, voted
 from coterie.evaluation import drilldown, metrics, report
 from coterie.evaluation.drilldown import CAPS, embedded, script_json
 from coterie.evaluation.report import RunView, page, write_report
+from coterie.evaluation.sheet import Card, Sheet
 from coterie.evaluation.table import COLUMNS
 from coterie.types import Failure, Message, Score
 
@@ -361,3 +362,42 @@ def test_hostile_text_is_inert_in_a_browser(tmp_path):
     assert detail["text"].count("onerror") >= 6
     assert not parsed.of("img")
     assert "owned" not in [e["text"] for e in parsed.of("title")]
+
+
+# --- comparisons and sheets ---------------------------------------------------------------------------
+
+
+def test_a_run_with_a_baseline_shows_differences_and_one_without_does_not(parsed):
+    heads = [e["text"] for e in parsed.of("h2")]
+    assert {"Differences from the baseline", "Effects by domain"} <= set(heads)
+    assert not any("Differences" in e["text"] for e in Page(page([view(baseline=None)])).of("h2"))
+    assert not any("Differences" in e["text"] for e in Page(page([view(baseline="gone")])).of("h2"))
+
+
+def test_sheets_come_first_and_runs_keep_their_own_data():
+    found = Sheet(name=HOSTILE, about="replayed", cards=(Card(title="Frontier", markup="<svg></svg>"),))
+    parsed = Page(page([view(sample_run(12), name="first"), view(name="second")], [found]))
+    assert not parsed.misnested
+    assert [e["text"] for e in parsed.of("h1")] == [HOSTILE, "first", "second"]
+    assert [len(data_of(parsed, i)["queries"]) for i in (1, 2)] == [12, 60]
+    assert not [e for e in parsed.elements if e.get("id") == "data-0"]
+    ids = [e["id"] for e in parsed.elements if "id" in e]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_page_of_sheets_alone_is_whole():
+    parsed = Page(page([], [Sheet(name="replay", about="a table", cards=())]))
+    assert not parsed.misnested
+    assert not parsed.open
+    assert [e["text"] for e in parsed.of("h1")] == ["replay"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_sheets_and_runs_switch_in_a_browser(tmp_path):
+    found = Sheet(name="replay", about="a table", cards=(Card(title="Frontier", markup="<p>here</p>"),))
+    write_report(tmp_path / "r.html", [view(sample_run(4))], [found])
+    for at, hidden in ((0, "run-1"), (1, "run-0")):
+        dom = browsed(f"file://{tmp_path / 'r.html'}#run={at}", tmp_path / f"profile-{at}")
+        elements = {e["id"]: e for e in Page(dom).elements if "id" in e}
+        assert "hidden" in elements[hidden]
+        assert "hidden" not in elements[f"run-{at}"]

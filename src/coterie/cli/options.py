@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -55,6 +57,15 @@ def load_teams(recipes: Sequence[str], settings: Sequence[str], cache: Cache | N
         team.backends = opened.setdefault(key, team.backends)
         teams.append(team)
     return teams
+
+
+def new_folder(task: str) -> Path:
+    """Where a run goes that was given no folder."""
+    return Path("runs") / f"{_slug(task)}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in Path(name).with_suffix("").as_posix()).strip("-")[-40:]
 
 
 def run_with(teams: Sequence[Team], work: Coroutine[Any, Any, T]) -> T:

@@ -1,6 +1,5 @@
 """`eval`, `train`, `report` and `demo`: work that takes minutes, shows progress, and resumes after a kill."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ class EvalOptions:
     recipes: tuple[str, ...]
     task: str
     limit: int | None
+    samples: int
     out: Path | None
     baseline: str | None
     contracts: tuple[str, ...]
@@ -44,6 +44,13 @@ class EvalOptions:
 @click.argument("recipes", nargs=-1)
 @click.option("--task", "-t", required=True, help="Name of a task (see `coterie data list`) or a JSONL file.")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries.")
+@click.option(
+    "--samples",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1024),
+    help="Solve each query so often: avg@k and pass@k.",
+)
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder; an unfinished one is gone on with.")
 @click.option("--baseline", help="Recipe that the others are tested against (default: the first).")
 @click.option(
@@ -59,10 +66,10 @@ def eval_(chosen: EvalOptions) -> None:
     names = chosen.recipes or (BUILTIN_RECIPE,)
     teams = options.load_teams(names, chosen.settings, options.open_cache(chosen.no_cache))
     _distinct([team.name for team in teams], chosen.baseline)
-    entries = [Entry(team=team, queries=_queries(team, chosen)) for team in teams]
+    entries = [Entry(team=team, queries=_queries(team, chosen), samples=chosen.samples) for team in teams]
     task = load_task(chosen.task, limit=chosen.limit)
     baseline = chosen.baseline or (teams[0].name if len(teams) > 1 else None)
-    out = chosen.out or _new_folder(task.name)
+    out = chosen.out or options.new_folder(task.name)
     run = Run.open(out, run_config(task, entries, baseline))
     click.echo(f"run folder: {out} (go on after a stop: --out {out}; page: coterie report {out})", err=True)
     with show.progress() as watch:
@@ -91,14 +98,6 @@ def _distinct(names: Sequence[str], baseline: str | None) -> None:
         raise ConfigError(f"--baseline {baseline!r} is none of the recipes' names{nearest(baseline, names)}")
 
 
-def _new_folder(task: str) -> Path:
-    return Path("runs") / f"{_slug(task)}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in Path(name).with_suffix("").as_posix()).strip("-")[-40:]
-
-
 def _print(task: str, traces: Scored, baseline: str | None, as_json: bool) -> None:
     found = rows(traces, baseline)
     if as_json:
@@ -114,6 +113,7 @@ class TrainOptions:
     task: str | None
     runs: tuple[Path, ...]
     table: Path | None
+    test: str | None
     limit: int | None
     out: Path
     settings: tuple[str, ...]
@@ -126,6 +126,7 @@ class TrainOptions:
 @click.option("--task", "-t", help="Ask every agent on this task first (kept in OUT's folder, resumable).")
 @click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="Outcomes of a finished run.")
 @click.option("--table", type=click.Path(path_type=Path), help="A recorded outcome table (folder).")
+@click.option("--test", help="The task that the router will be judged on: what it asks is left out of training.")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries of the task.")
 @click.option("--out", "-o", default="router.safetensors", show_default=True, type=FILE)
 @options.settings
@@ -138,30 +139,35 @@ def train(chosen: TrainOptions) -> None:
         raise ConfigError("give one source of outcomes: --task, --run or --table")
     team = Team.load(chosen.recipe, chosen.settings, cache=options.open_cache(chosen.no_cache))
     router = study.learned(team.router)
-    outcomes = _outcomes(team, chosen)
+    outcomes, left_out = _outcomes(team, chosen)
     if not set(outcomes.agents) & set(team.pool):
         raise ConfigError(f"there are no outcomes of this team's agents ({', '.join(team.pool)}) as they are now")
     fitted = router.fit(outcomes)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(chosen.out)
     facts = {"queries": len(outcomes.queries), "agents": outcomes.means(), "weights": str(chosen.out)}
+    facts |= {"left_out": left_out} if chosen.test else {}
     if chosen.as_json:
         options.print_json(facts)
     else:
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in outcomes.means().items())
-        click.echo(f"fitted on {len(outcomes.queries)} queries (mean score: {means}); wrote {chosen.out}")
+        note = f", {left_out} left out as {chosen.test} asks them too" if chosen.test else ""
+        click.echo(f"fitted on {len(outcomes.queries)} queries{note} (mean score: {means}); wrote {chosen.out}")
 
 
-def _outcomes(team: Team, chosen: TrainOptions) -> Outcomes:
+def _outcomes(team: Team, chosen: TrainOptions) -> tuple[Outcomes, int]:
+    """What to fit on, and how many queries are left out of it because the test asks them too."""
+    test = () if chosen.test is None else load_task(chosen.test).queries
     if chosen.table is not None:
-        return to_outcomes(read_table(chosen.table), team.pool)
+        return study.unseen_outcomes(to_outcomes(read_table(chosen.table), team.pool), test)
     if chosen.task is None:
         traces = (t for path in chosen.runs for found in Run.load(path).traces().values() for t in found)
-        return Outcomes.from_traces(traces, team.pool)
-    task = load_task(chosen.task, limit=chosen.limit, contracts=team.contracts)
+        return study.unseen_outcomes(Outcomes.from_traces(traces, team.pool), test)
+    whole = load_task(chosen.task, limit=chosen.limit, contracts=team.contracts)
+    task, left_out = study.unseen(whole, test)
     folder = chosen.out.with_suffix(".outcomes")
     with show.progress() as watch:
-        return options.run_with([team], study.collect(team, task, folder, watch))
+        return options.run_with([team], study.collect(team, task, folder, watch)), left_out
 
 
 @click.command()
@@ -169,11 +175,12 @@ def _outcomes(team: Team, chosen: TrainOptions) -> Outcomes:
 @click.option("--out", "-o", default="report.html", show_default=True, type=FILE)
 def report(runs: tuple[Path, ...], out: Path) -> None:
     """Write one HTML file about finished RUNS that opens offline."""
-    write_report(out, [_view(path) for path in runs])
+    write_report(out, [run_view(path) for path in runs])
     click.echo(f"wrote {out}")
 
 
-def _view(path: Path) -> RunView:
+def run_view(path: Path) -> RunView:
+    """A run folder as the report shows it, its recipes in the order they were given."""
     run = Run.load(path)
     order = list(run.config.get("recipes", {}))
     traces = run.traces()
@@ -200,7 +207,7 @@ def demo(out: Path, n_train: int, n_test: int, settings: tuple[str, ...], as_jso
         done = options.run_with([team], study.compare(team, train_task, test_task, out, watch))
     demo_study.write_recipe(out / "team.yaml", team.config)
     _print(done.task, done.traces, done.baseline, as_json)
-    write_report(out / "report.html", [replace(_view(done.folders[0]), name="demo", traces=done.traces)])
+    write_report(out / "report.html", [replace(run_view(done.folders[0]), name="demo", traces=done.traces)])
     click.echo(
         f"report: {out / 'report.html'}; ask the fitted team: coterie ask -r {out / 'team.yaml'} '...'", err=True
     )

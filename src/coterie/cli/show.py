@@ -28,7 +28,7 @@ from coterie.team import Team
 from coterie.types import Routing, Trace, Turn
 
 WIDE, ROOMY = 240, 140
-NARROW = {"Recipe", "Accuracy", "95 %", "p", "Tokens", "Agents", "Errors", "p50"}
+NARROW = {"Recipe", "Accuracy", "pass@k", "95 %", "p", "Tokens", "Agents", "Errors", "p50"}
 """What a narrow terminal shows; `--json` and the report have the rest."""
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
@@ -45,6 +45,16 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
         table.add_column(titles[i], justify="right" if i else "left", no_wrap=True)
     for line in lines:
         table.add_row(*(escape(line[i]) for i in kept))
+    out.print(table)
+
+
+def print_plain(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of words; the first column is to the left."""
+    table = Table(title=escape(title), title_justify="left")
+    for i, name in enumerate(titles):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
     out.print(table)
 
 

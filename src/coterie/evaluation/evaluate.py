@@ -36,10 +36,16 @@ Watch = Callable[[Progress], None]
 
 @record
 class Entry:
-    """One row of an evaluation: a team and the queries as its contracts word them."""
+    """One row of an evaluation: a team, the queries as its contracts word them, how often each is solved."""
 
     team: Team
     queries: tuple[Query, ...]
+    samples: int = 1
+
+    @property
+    def total(self) -> int:
+        """Rollouts that it takes."""
+        return len(self.queries) * self.samples
 
 
 def run_config(task: Task, entries: Sequence[Entry], baseline: str | None) -> dict[str, Any]:
@@ -56,7 +62,8 @@ def run_config(task: Task, entries: Sequence[Entry], baseline: str | None) -> di
 def _identity(entry: Entry) -> dict[str, Any]:
     team = entry.team
     facts = [[text_key(query, ""), [asdict(message) for message in query.messages]] for query in entry.queries]
-    return {
+    several = {"samples": entry.samples} if entry.samples > 1 else {}  # runs from before there were any go on
+    return several | {
         "config": dict(team.config),
         "revisions": {agent.name: agent.revision for agent in team.pool.values()},
         "router": _router_identity(team.router),
@@ -95,24 +102,30 @@ async def evaluate(
 
 async def _completed(entry: Entry, run: Run, traces: list[Trace], concurrency: int, watch: Watch) -> list[Trace]:
     """The entry's traces: those that the run has, and the missing ones, solved now and appended to it."""
-    name, finished = entry.team.name, {trace.query.id for trace in traces}
-    todo = [query for query in entry.queries if query.id not in finished]
-    total = len(entry.queries)
-    watch(Progress(phase=name, done=total - len(todo), total=total))
-    await entry.team.warm(todo)
-    async for trace in entry.team.solve_all(todo, concurrency):
-        run.append(name, trace)
-        traces.append(trace)
-        watch(Progress(phase=name, done=min(len(traces), total), total=total))
+    name, finished = entry.team.name, {(trace.query.id, trace.sample) for trace in traces}
+    todo = {
+        sample: [query for query in entry.queries if (query.id, sample) not in finished]
+        for sample in range(entry.samples)
+    }
+    missing = {query.id: query for queries in todo.values() for query in queries}
+    total = entry.total
+    watch(Progress(phase=name, done=total - sum(map(len, todo.values())), total=total))
+    await entry.team.warm(list(missing.values()))
+    for sample, queries in todo.items():
+        async for trace in entry.team.solve_all(queries, concurrency, sample=sample):
+            run.append(name, trace)
+            traces.append(trace)
+            watch(Progress(phase=name, done=min(len(traces), total), total=total))
     return traces
 
 
 def in_order(entries: Sequence[Entry], traces: Mapping[str, Sequence[Trace]]) -> dict[str, list[Trace]]:
-    """The traces of each entry in the order of its queries."""
+    """The traces of each entry in the order of its queries, a query's samples one after the other."""
     found = {}
     for entry in entries:
-        by_id = {trace.query.id: trace for trace in traces.get(entry.team.name, ())}
-        found[entry.team.name] = [by_id[query.id] for query in entry.queries if query.id in by_id]
+        known = {(trace.query.id, trace.sample): trace for trace in traces.get(entry.team.name, ())}
+        wanted = [(query.id, sample) for query in entry.queries for sample in range(entry.samples)]
+        found[entry.team.name] = [known[key] for key in wanted if key in known]
     return found
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from html import escape
 
 from coterie.evaluation.metrics import Cell, Traces, asked, crossing, outcome
-from coterie.evaluation.plots import Attributes, bins, tag
+from coterie.evaluation.plots import bins
+from coterie.evaluation.svg import Attributes, tag
 from coterie.evaluation.table import count, percent
 from coterie.types import Trace, record
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.errors import ConfigError
+from coterie.evaluation.samples import pass_at_k
 from coterie.evaluation.stats import Paired, accuracy_interval, paired_test
 from coterie.types import Trace, record
 
@@ -28,6 +29,10 @@ class Row:
     have no verdict at all. `tokens`, `cost_usd`, `calls` and `agents` are per query; `cost_usd` is None as soon as
     one is unknown. `p_value` is against the baseline over the queries both have a verdict for; `dropped` are the
     others. `abstained` counts judged traces without an answer (they are wrong). Seconds are per query.
+
+    With several `samples` a query (the most that one has), accuracy and score are means over queries of the means
+    over their samples, and intervals and tests draw whole queries: the accuracy is `avg_at_k`. `pass_at_k` is over
+    the queries with as many judged samples. Both are None where each query was solved once.
     """
 
     name: str
@@ -47,6 +52,10 @@ class Row:
     abstained: int
     unscored: int = 0
     dropped: int = 0
+    queries: int = 0
+    samples: int = 1
+    avg_at_k: float | None = None
+    pass_at_k: float | None = None
 
     @property
     def judged(self) -> int:
@@ -93,6 +102,7 @@ def _row(name: str, traces: list[Trace], solvable: Mapping[str, bool] | None, te
     judged = [t for t, o in zip(traces, outcomes, strict=True) if o in ("right", "wrong")]
     passes = _passes(judged)
     accuracy = _mean(list(passes.values()))
+    samples = max(Counter(t.query.id for t in traces).values(), default=1)
     seconds = [t.seconds for t in traces]
     reachable = _mean([float(solvable[q]) for q in passes]) if solvable is not None else math.nan
     return Row(
@@ -101,7 +111,7 @@ def _row(name: str, traces: list[Trace], solvable: Mapping[str, bool] | None, te
         accuracy=accuracy,
         ci=accuracy_interval(list(passes.values())),
         p_value=test.p_value if test else None,
-        score=_mean([t.score.value for t in judged if t.score and t.score.value is not None]),
+        score=_mean_score(judged),
         tokens=_mean([t.tokens for t in traces]),
         cost_usd=_cost(traces),
         calls=_mean([len(t.turns) + len(t.failures) for t in traces]),
@@ -113,15 +123,36 @@ def _row(name: str, traces: list[Trace], solvable: Mapping[str, bool] | None, te
         abstained=sum(t.answer is None and outcome(t) == "wrong" for t in judged),
         unscored=outcomes.count("unscored"),
         dropped=test.dropped if test else 0,
+        queries=len({t.query.id for t in traces}),
+        samples=samples,
+        avg_at_k=_finite(accuracy) if samples > 1 else None,
+        pass_at_k=_pass_at_k(judged, samples) if samples > 1 else None,
     )
 
 
 def _passes(judged: Sequence[Trace]) -> dict[str, float]:
     """Share passed by query: samples of one query are no independent evidence, so they are averaged first."""
+    return {query: sum(passed) / len(passed) for query, passed in _by_query(judged).items()}
+
+
+def _by_query(judged: Sequence[Trace]) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
     for trace in judged:
         found.setdefault(trace.query.id, []).append(outcome(trace) == "right")
-    return {query: sum(passed) / len(passed) for query, passed in found.items()}
+    return found
+
+
+def _mean_score(judged: Sequence[Trace]) -> float:
+    found: dict[str, list[float]] = {}
+    for trace in judged:
+        if trace.score is not None and trace.score.value is not None:
+            found.setdefault(trace.query.id, []).append(trace.score.value)
+    return _mean([sum(values) / len(values) for values in found.values()])
+
+
+def _pass_at_k(judged: Sequence[Trace], k: int) -> float | None:
+    found = [pass_at_k(len(passed), sum(passed), k) for passed in _by_query(judged).values()]
+    return _finite(_mean([p for p in found if p is not None]))
 
 
 def _against(traces: Traces, name: str, baseline: str | None) -> Paired | None:
@@ -185,8 +216,13 @@ def crossing(traces: Sequence[Trace]) -> list[Cell]:
 
 
 def to_json(task: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """The machine-readable table: {"task", "n", "rows"}. What is unknown or undefined is null, never NaN."""
-    return {"task": task, "n": max((row.n for row in rows), default=0), "rows": [_row_json(row) for row in rows]}
+    """The machine-readable table: {"task", "n", "rows"}. What is unknown or undefined is null, never NaN.
+
+    `n` is the number of queries, a row's `n` that of its traces. Rows have `queries`, `samples`, `avg_at_k` and
+    `pass_at_k` where a query was solved several times.
+    """
+    n = max((row.queries for row in rows), default=0)
+    return {"task": task, "n": n, "rows": [_row_json(row) for row in rows]}
 
 
 def _row_json(row: Row) -> dict[str, Any]:
@@ -208,6 +244,17 @@ def _row_json(row: Row) -> dict[str, Any]:
         "abstained": row.abstained,
         "unscored": row.unscored,
         "dropped": row.dropped,
+    } | _samples_json(row)
+
+
+def _samples_json(row: Row) -> dict[str, Any]:
+    if row.samples == 1:
+        return {}
+    return {
+        "queries": row.queries,
+        "samples": row.samples,
+        "avg_at_k": _finite(row.avg_at_k),
+        "pass_at_k": _finite(row.pass_at_k),
     }
 
 

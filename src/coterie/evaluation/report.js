@@ -346,14 +346,15 @@ class Explorer {
 // --- the address: #run=0&query=ID&recipe=NAME --------------------------------------------------------
 
 const runs = [...document.querySelectorAll(".run")];
-const explorers = runs.map((run) => new Explorer(run.querySelector(".explorer")));
+// A sheet has no queries to explore.
+const explorers = runs.map((run) => run.querySelector(".explorer")).map((root) => root && new Explorer(root));
 
 function follow(first) {
   const parts = new URLSearchParams(location.hash.slice(1));
   const at = Math.min(Math.max(Number(parts.get("run")) || 0, 0), runs.length - 1);
   runs.forEach((run, i) => { run.hidden = i !== at; });
   document.querySelectorAll(".tabs a").forEach((tab, i) => { if (i === at) tab.setAttribute("aria-current", "page"); else tab.removeAttribute("aria-current"); });
-  if (at < 0) return;
+  if (at < 0 || !explorers[at]) return;
   const explorer = explorers[at].load();
   const q = parts.has("query") ? explorer.data.queries.findIndex((query) => query.id === parts.get("query")) : -1;
   if (q < 0) return;

@@ -12,12 +12,16 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from coterie.evaluation import metrics, plots
+from coterie.evaluation import lineup, metrics, plots
+from coterie.evaluation.compare import compare
 from coterie.evaluation.drilldown import BUDGET, embedded, script_json
 from coterie.evaluation.figures import View, choices, distribution, heat_maps
+from coterie.evaluation.forest import comparison_cards
 from coterie.evaluation.metrics import Row, Traces
-from coterie.evaluation.plots import Mark, tag
-from coterie.evaluation.table import COLUMNS, UNKNOWN, Column, percent
+from coterie.evaluation.plots import Mark
+from coterie.evaluation.sheet import Sheet, cards, sheet
+from coterie.evaluation.svg import Attributes, tag
+from coterie.evaluation.table import Column, percent, shown
 from coterie.storage.runs import write_atomically
 from coterie.types import record
 
@@ -36,25 +40,28 @@ class RunView:
     config: str = ""
 
 
-def write_report(path: Path, runs: Sequence[RunView]) -> None:
+def write_report(path: Path, runs: Sequence[RunView], sheets: Sequence[Sheet] = ()) -> None:
     """Write the page, whole or not at all. A baseline that has no traces (yet) is as good as none."""
-    text = page(runs)
+    text = page(runs, sheets)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
 
 
-def page(runs: Sequence[RunView]) -> str:
-    """The page's text; equal runs give equal text."""
+def page(runs: Sequence[RunView], sheets: Sequence[Sheet] = ()) -> str:
+    """The page's text: a tab for each sheet, then for each run; equal input gives equal text."""
     script = _resource("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    names = [found.name for found in sheets] + [run.name for run in runs]
+    sections = [sheet(i, found) for i, found in enumerate(sheets)]
+    numbered = list(enumerate(runs, len(sheets)))
     parts = {
-        "title": escape(_title(runs)),
+        "title": escape(_title(names)),
         "digest": digest,
         "style": _resource("report.css"),
         "script": script,
-        "tabs": _tabs(runs),
-        "runs": "\n".join(_run(i, run) for i, run in enumerate(runs)),
-        "data": "\n".join(_data(i, run, BUDGET // len(runs)) for i, run in enumerate(runs)),
+        "tabs": _tabs(names),
+        "runs": "\n".join([*sections, *(_run(i, run) for i, run in numbered)]),
+        "data": "\n".join(_data(i, run, BUDGET // len(runs)) for i, run in numbered),
     }
     return fill(_resource("report.html"), parts)
 
@@ -68,14 +75,14 @@ def _resource(name: str) -> str:
     return files("coterie.evaluation").joinpath(name).read_text(encoding="utf-8")
 
 
-def _title(runs: Sequence[RunView]) -> str:
-    return "Coterie: " + (", ".join(run.name for run in runs[:3]) + (" …" if len(runs) > 3 else "") or "no run")
+def _title(names: Sequence[str]) -> str:
+    return "Coterie: " + (", ".join(names[:3]) + (" …" if len(names) > 3 else "") or "no run")
 
 
-def _tabs(runs: Sequence[RunView]) -> str:
-    if len(runs) < 2:
+def _tabs(names: Sequence[str]) -> str:
+    if len(names) < 2:
         return ""
-    links = [tag("a", {"href": f"#run={i}", "data-run": str(i)}, escape(run.name)) for i, run in enumerate(runs)]
+    links = [tag("a", {"href": f"#run={i}", "data-run": str(i)}, escape(name)) for i, name in enumerate(names)]
     return tag("nav", {"class": "tabs", "aria-label": "Runs"}, *links)
 
 
@@ -97,12 +104,21 @@ def _run(number: int, run: RunView) -> str:
             "tiles": _tiles(run, rows, oracle),
             "table": _table(rows, baseline),
             "notes": _notes(rows, baseline),
+            "comparison": _comparison(run.traces, baseline),
             "plots": _plots(rows, baseline, oracle),
             "distribution": distribution(run.traces),
             "heat": heat_maps(run.traces, baseline),
             "config": _config(run.config),
         },
     )
+
+
+def _comparison(traces: Traces, baseline: str | None) -> str:
+    """The cards of the run's recipes against its baseline; empty where there is none, or nothing beside it."""
+    if baseline is None or len(traces) < 2:
+        return ""
+    found = lineup.of_traces(traces)
+    return cards(comparison_cards(compare(found, lineup.chosen(found, baseline), by="domain")))
 
 
 def _config(text: str) -> str:
@@ -160,9 +176,9 @@ def _notes(rows: Sequence[Row], baseline: str | None) -> str:
 
 
 def _table(rows: Sequence[Row], baseline: str | None) -> str:
-    shown = [c for c in COLUMNS if any(c.text(row) != UNKNOWN for row in rows)]
-    head = tag("tr", {}, *(_head(column) for column in shown))
-    body = [tag("tr", {"data-recipe": row.name}, *(_cell(c, row, baseline) for c in shown)) for row in rows]
+    columns = shown(rows)
+    head = tag("tr", {}, *(_head(column) for column in columns))
+    body = [tag("tr", {"data-recipe": row.name}, *(_cell(c, row, baseline) for c in columns)) for row in rows]
     return tag("table", {"class": "headline"}, tag("thead", {}, head), tag("tbody", {}, *body))
 
 
@@ -172,7 +188,7 @@ def _head(column: Column) -> str:
 
 
 def _cell(column: Column, row: Row, baseline: str | None) -> str:
-    attributes: plots.Attributes = {"data-value": _exact(column.value(row))}
+    attributes: Attributes = {"data-value": _exact(column.value(row))}
     text = escape(column.text(row))
     if column.title == "Recipe":
         badge = tag("span", {"class": "badge"}, "baseline") if row.name == baseline else ""

@@ -1,8 +1,10 @@
-"""Intervals of a mean and a paired test, on plain numbers. It knows no traces and no recipes.
+"""Intervals of a mean and of a paired difference, paired tests, Holm's adjustment, effect sizes: on plain numbers.
 
-Everything random is seeded, so that equal numbers give equal intervals and p-values.
+It knows no traces and no recipes. Everything random is seeded, so that equal numbers give equal intervals and
+p-values. Tests over a few seeds, which need Student's t, are in `student`.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
@@ -132,3 +134,58 @@ def binomial_test(wins: int, n: int) -> float:
         term = term * (n - i) // (i + 1)
         total += term
     return float(min(1.0, 2 * total / 2**n))
+
+
+def paired_interval(
+    differences: Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a mean paired difference; a pair is what is drawn (one a query).
+
+    Values are differences of numbers in [0, 1]. Where all are equal a bootstrap has width 0, which would call
+    5 equal pairs a certainty. Then Wilson's bound on the share of pairs that may differ from the rest decides:
+    n pairs of difference 0 give (-u, u), n of difference 1 give (1 - 2u, 1), u being its upper end for 0 of n.
+    No difference: (NaN, NaN).
+    """
+    if not len(differences) or min(differences) != max(differences) or differences[0] not in (-1, 0, 1):
+        return mean_interval(differences, level=level, resamples=resamples, seed=seed)
+    value, (_, unseen) = float(differences[0]), wilson(0, len(differences), level=level)
+    reach = unseen if value == 0 else 2 * unseen
+    return max(-1.0, value - reach), min(1.0, value + reach)
+
+
+def mcnemar(wins: int, losses: int, *, mid: bool = False) -> float:
+    """McNemar's test (1947) by its exact binomial law: two-sided, on the pairs that differ; 1.0 without any.
+
+    The exact p-value is what Coterie reports: its error rate never exceeds the level. `mid` gives the mid-p
+    version (Fagerland, Lydersen and Laake 2013), which counts what was seen half and is less conservative.
+    """
+    exact = binomial_test(wins, wins + losses)
+    if not mid or wins == losses:
+        return exact
+    seen = math.comb(wins + losses, min(wins, losses))
+    return exact - float(seen / 2 ** (wins + losses))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjustment (1979), in the order given: it holds the family-wise error rate.
+
+    The i-th smallest of m is multiplied by m - i + 1, is at least its predecessor and at most 1. A None (no test
+    was possible) stays None and is no member of the family.
+    """
+    tested = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, i) in enumerate(tested):
+        highest = max(highest, min(1.0, (len(tested) - rank) * p))
+        adjusted[i] = highest
+    return adjusted
+
+
+def cohens_h(ours: float, theirs: float) -> float:
+    """Cohen's h (1988) of two shares in [0, 1]: 2 asin(sqrt(p)) - 2 asin(sqrt(q)); 0.2 is small, 0.8 large."""
+    return 2 * math.asin(math.sqrt(min(1.0, ours))) - 2 * math.asin(math.sqrt(min(1.0, theirs)))
+
+
+def odds_ratio(wins: int, losses: int) -> float | None:
+    """Odds of a win among the pairs that differ (the conditional estimate); None without a loss: no bound."""
+    return wins / losses if losses else None

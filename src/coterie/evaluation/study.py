@@ -22,6 +22,7 @@ from coterie.rollout import Strategy
 from coterie.storage.runs import Run
 from coterie.strategies.single import SelfConsistency, Single
 from coterie.strategies.vote import TopK, Vote
+from coterie.tasks.contamination import without_seen
 from coterie.tasks.task import Task
 from coterie.team import Team
 from coterie.types import Query, Router, State, Trace, record
@@ -87,13 +88,35 @@ class Study:
     folders: tuple[Path, ...]
 
 
+def unseen(train: Task, test: Sequence[Query]) -> tuple[Task, int]:
+    """The training task without what the test asks too, and how many that were; DataError if none is left."""
+    kept, dropped = without_seen(train.queries, test)
+    if not kept:
+        raise DataError(f"{train.name}: every question is in the test task as well, so there is none to learn from")
+    return replace(train, queries=kept), len(dropped)
+
+
+def unseen_outcomes(outcomes: Outcomes, test: Sequence[Query]) -> tuple[Outcomes, int]:
+    """As `unseen`, for recorded outcomes."""
+    kept, dropped = without_seen(outcomes.queries, test)
+    if not kept and dropped:
+        raise DataError("every recorded question is in the test task as well, so there is none to learn from")
+    names = {query.id for query in kept}
+    rows = [i for i, query in enumerate(outcomes.queries) if query.id in names]
+    return outcomes.take(rows) if dropped else outcomes, len(dropped)
+
+
 async def compare(team: Team, train: Task, test: Task, folder: Path, watch: Watch) -> Study:
     """Fit the team's router on `train`, then answer `test` with it and with every baseline.
 
-    No query of `test` is seen in fitting, choosing the best single agent or the constant answers. Writes
-    the fitted router to `folder/router.safetensors`.
+    No query of `test` is seen in fitting, choosing the best single agent or the constant answers: what `train` asks
+    too is left out of it, by its digest. Writes the fitted router to `folder/router.safetensors`.
     """
     learned(team.router)
+    size = len(train.queries)
+    train, left_out = unseen(train, test.queries)
+    if left_out:
+        watch(Progress(phase="left out of training: asked in the test", done=left_out, total=size))
     outcomes = await collect(team, train, folder / "train", watch)
     watch(Progress(phase="fitting routers", done=0, total=1))
     team = replace(team, router=await asyncio.to_thread(fit_once, team.router, outcomes, folder / "routers"))

@@ -60,6 +60,11 @@ def interval(row: Row) -> str:
     return UNKNOWN if math.isnan(lo) else f"{100 * lo:.0f}–{100 * hi:.0f}"
 
 
+def at_k(share: float | None, row: Row) -> str:
+    """A share and the number of samples it is of: 63.3 % @4."""
+    return UNKNOWN if _unknown(share) else f"{percent(share)} @{row.samples}"
+
+
 def _unknown(value: float | None) -> bool:
     return value is None or math.isnan(value)
 
@@ -128,8 +133,30 @@ COLUMNS = (
     ),
 )
 
+SAMPLED = (
+    Column(
+        title="avg@k",
+        value=lambda r: r.avg_at_k,
+        text=lambda r: at_k(r.avg_at_k, r),
+        hint="Mean accuracy of k samples a query",
+    ),
+    Column(
+        title="pass@k",
+        value=lambda r: r.pass_at_k,
+        text=lambda r: at_k(r.pass_at_k, r),
+        hint="Share of the queries that one of k samples passes",
+    ),
+)
+"""What several samples a query add."""
+
+
+def shown(rows: Sequence[Row]) -> list[Column]:
+    """The columns that say something about some row, those of several samples after the accuracy."""
+    every = [*COLUMNS[:2], *SAMPLED, *COLUMNS[2:]]
+    return [c for c in every if any(c.text(row) != UNKNOWN for row in rows)]
+
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Titles and worded cells, a list a row. Columns that say nothing for every row are left out."""
-    shown = [c for c in COLUMNS if any(c.text(row) != UNKNOWN for row in rows)]
-    return [c.title for c in shown], [[c.text(row) for c in shown] for row in rows]
+    columns = shown(rows)
+    return [c.title for c in columns], [[c.text(row) for c in columns] for row in rows]

@@ -3,32 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import field, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from coterie.errors import ConfigError, DataError
 from coterie.outcomes import Outcomes
 from coterie.storage.tensors import load_tensors, save_tensors
-from coterie.types import Agent, Encoder, Messages, Pool, Routing, State, record
+from coterie.types import Agent, Encoder, Messages, Pool, Predictor, Routing, State, record
 
 FORMAT = 1
-MISSING_ALLOWED = "scores"  # outcomes that a router remembers may be missing
+MISSING_ALLOWED = ("scores", "lines")  # outcomes and costs that a router remembers may be missing
 T = TypeVar("T")
-
-
-def _encoder(value: Any) -> Any:
-    if isinstance(value, str | bytes) or not callable(getattr(value, "encode", None)):
-        raise ValueError(f"expected an encoder, not {type(value).__name__}")
-    return value
-
-
-if TYPE_CHECKING:
-    AnyEncoder = Encoder
-else:
-    # A protocol has no schema of its own; any object that encodes is taken as it is.
-    AnyEncoder = Annotated[Any, AfterValidator(_encoder)]
 
 
 @record
@@ -101,7 +88,7 @@ def read(router: str, path: str | None, encoder: str = "") -> Artefact:
     if about.encoder != encoder:
         raise ConfigError(f"{path}: was fitted on features of {about.encoder}, not of {encoder}")
     if len(about.agents) != len(about.keys) or not all(
-        np.isfinite(t).all() for name, t in tensors.items() if name != MISSING_ALLOWED
+        np.isfinite(t).all() for name, t in tensors.items() if name not in MISSING_ALLOWED
     ):
         raise ConfigError(f"{path}: is damaged, its weights are no numbers or not for the agents it names")
     return Artefact(
@@ -142,8 +129,12 @@ def key_of(agent: Agent) -> str:
     return agent.revision or agent.name
 
 
-def table_of(outcomes: Outcomes) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+def table_of(
+    outcomes: Outcomes, values: np.ndarray | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
     """Names and keys of the agents that have outcomes, and their scores (Q, A) with NaN where missing.
+
+    Other `values` (Q, A), such as costs, can be laid out in place of the scores.
 
     Agents of one revision are one agent under several names: their scores are averaged.
     Raises: DataError where there is not a single outcome.
@@ -155,19 +146,15 @@ def table_of(outcomes: Outcomes) -> tuple[tuple[str, ...], tuple[str, ...], np.n
     if not columns:
         raise DataError("there are no outcomes to fit a router on")
     names = tuple("+".join(outcomes.agents[i] for i in found) for found in columns.values())
-    scores = [_mean(outcomes.scores[:, found]) for found in columns.values()]
-    return names, tuple(columns), np.stack(scores, axis=1)
+    wanted = outcomes.scores if values is None else values
+    merged = [_mean(wanted[:, found]) for found in columns.values()]
+    return names, tuple(columns), np.stack(merged, axis=1)
 
 
 def _mean(scores: np.ndarray) -> np.ndarray:
     """Mean of each row's numbers, NaN for a row of NaN."""
     count = (~np.isnan(scores)).sum(axis=1)
     return np.where(count > 0, np.nansum(scores, axis=1) / np.maximum(count, 1), np.nan)
-
-
-def identity_of(encoder: Encoder) -> str:
-    """What an encoder's features depend on: its own word for it, else the name of its class."""
-    return str(getattr(encoder, "identity", type(encoder).__qualname__))
 
 
 def features_of(encoder: Encoder, prompts: Sequence[Messages], router: str, width: int = 0) -> np.ndarray:
@@ -183,6 +170,25 @@ def decision(state: State, scores: Mapping[str, float], info: Mapping[str, Any] 
     return Routing(
         weights=shares(scores), scores=scores, after=len(state.turns), seed=state.seed, info=dict(info or {})
     )
+
+
+def routed(router: Predictor, state: State, info: Mapping[str, Any] | None = None) -> Routing:
+    """The decision of a router that predicts, for one query."""
+    row = router.predict([state.query], state.pool)[0]
+    return decision(state, dict(zip(state.pool.names(), map(float, row), strict=True)), info)
+
+
+def in_pool(known: Artefact, table: np.ndarray, pool: Pool) -> np.ndarray:
+    """Rows (n, K) over an artefact's agents as rows (n, A) over the pool's solvers, in the order of their names.
+
+    An agent that the artefact does not know gets 0, the lowest score.
+    """
+    found, names = known.rows_of(pool), pool.names()
+    result = np.zeros((len(table), len(names)))
+    for i, name in enumerate(names):
+        if name in found:
+            result[:, i] = np.maximum(table[:, found[name]], 0.0)
+    return result
 
 
 def shares(scores: Mapping[str, float]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Routers that read no features of the query: what a learned router has to beat."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,8 @@ import numpy as np
 from coterie.errors import ConfigError
 from coterie.features.once import once
 from coterie.outcomes import Outcomes
-from coterie.routers.artefact import Artefact, decision, fitted, read, shares, table_of
-from coterie.types import Agent, Count, Routing, State, draw, spec
+from coterie.routers.artefact import Artefact, fitted, in_pool, read, routed, shares, table_of
+from coterie.types import Agent, Count, Pool, Query, Routing, State, draw, spec
 
 
 @spec
@@ -65,8 +65,12 @@ class BestSingle:
 
     def route(self, state: State) -> Routing:
         """Mean scores. Raises: ConfigError unfitted, or fitted on none of the pool's revisions."""
+        return routed(self, state)
+
+    def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
+        """The mean scores, once a query: (len(queries), A)."""
         known = self._known
-        return decision(state, known_scores(known, state, known.tensors["means"]))
+        return in_pool(known, np.tile(known.tensors["means"], (len(queries), 1)), pool)
 
     def fit(self, outcomes: Outcomes) -> "BestSingle":
         """A fitted copy."""
@@ -96,12 +100,15 @@ class Domain:
 
     def route(self, state: State) -> Routing:
         """Mean scores in the domain. Raises: ConfigError unfitted, or fitted on none of the pool's revisions."""
+        domain = state.query.domain
+        return routed(self, state, {"domain": domain, "seen": domain in self._known.notes["domains"]})
+
+    def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
+        """Mean scores in each query's domain: (len(queries), A)."""
         known = self._known
-        domains = known.notes["domains"]
-        seen = state.query.domain in domains
-        table = known.tensors["means"]
-        means = table[domains.index(state.query.domain)] if seen else known.tensors["overall"]
-        return decision(state, known_scores(known, state, means), {"domain": state.query.domain, "seen": seen})
+        row = {domain: i for i, domain in enumerate(known.notes["domains"])}
+        table = np.vstack([known.tensors["means"], known.tensors["overall"]])
+        return in_pool(known, table[[row.get(query.domain, len(row)) for query in queries]], pool)
 
     def fit(self, outcomes: Outcomes) -> "Domain":
         """A fitted copy."""
@@ -143,13 +150,15 @@ class Oracle:
 
     def route(self, state: State) -> Routing:
         """Scores of the query. Raises: ConfigError for a query whose outcomes it does not have."""
-        known = self._known
-        row = self._rows.get(state.query.id)
-        if row is None:
-            raise ConfigError(
-                f"router oracle: has no outcomes of query {state.query.id!r}; fit it on the test queries"
-            )
-        return decision(state, known_scores(known, state, known.tensors["scores"][row]))
+        return routed(self, state)
+
+    def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
+        """The scores of the queries: (len(queries), A). Raises: ConfigError for one that it does not know."""
+        absent = [query.id for query in queries if query.id not in self._rows]
+        if absent:
+            raise ConfigError(f"router oracle: has no outcomes of query {absent[0]!r}; fit it on the test queries")
+        rows = [self._rows[query.id] for query in queries]
+        return in_pool(self._known, self._known.tensors["scores"][rows], pool)
 
     def fit(self, outcomes: Outcomes) -> "Oracle":
         """A copy that knows these outcomes."""
@@ -188,9 +197,3 @@ def means_or(scores: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
     """Mean of each column (n, A) without NaN; `otherwise` (A,) where a column has no number."""
     count = (~np.isnan(scores)).sum(axis=0)
     return np.where(count > 0, np.nansum(scores, axis=0) / np.maximum(count, 1), otherwise)
-
-
-def known_scores(known: Artefact, state: State, row: np.ndarray) -> dict[str, float]:
-    """Score of each solver from a row (A,) of an artefact; 0, the lowest, for one that it does not know."""
-    rows = known.rows_of(state.pool)
-    return {name: max(0.0, float(row[rows[name]])) if name in rows else 0.0 for name in state.pool.names()}

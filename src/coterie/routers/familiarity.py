@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.errors import ConfigError
+from coterie.features.checks import AnyEncoder, identity_of
 from coterie.features.hidden import Hidden
 from coterie.features.once import once
 from coterie.outcomes import Outcomes
-from coterie.routers.artefact import (
-    AnyEncoder,
-    decision,
-    features_of,
-    fitted,
-    identity_of,
-    key_of,
-    read,
-    rows_of,
-    table_of,
-)
-from coterie.types import Amount, Messages, Pool, Positive, Routing, Share, Size, State, spec
+from coterie.routers.artefact import decision, features_of, fitted, key_of, read, rows_of, table_of
+from coterie.types import Amount, Messages, Pool, Positive, Query, Routing, Share, Size, State, spec
 
 if TYPE_CHECKING:
     from coterie.routers.headset import HeadSet, Stacks
@@ -70,6 +61,11 @@ class Familiarity:
         gaps = dict(zip(state.pool.names(), map(float, distances), strict=True))
         scores = {name: math.exp(-self.scale * gap) for name, gap in gaps.items()}
         return decision(state, scores, {"distance": gaps})
+
+    def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
+        """Familiarity of each solver with each query: (len(queries), A)."""
+        found: np.ndarray = np.exp(-self.scale * self.distances([query.messages for query in queries], pool))
+        return found
 
     def distances(self, prompts: Sequence[Messages], pool: Pool) -> np.ndarray:
         """Distances of many prompts at once: (len(prompts), A), agents in the order of `pool.names()`."""

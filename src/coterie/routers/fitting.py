@@ -3,11 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import torch
+
+from coterie.errors import MissingExtra
+from coterie.types import draw, record
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtra("torch", "local") from error
 
 from coterie.routers.heads import Parameters, distance, normalised, predicted
 from coterie.routers.push_pull import push_pull, relative_advantage
-from coterie.types import draw, record
 
 Targets = Callable[[torch.Tensor], torch.Tensor]
 

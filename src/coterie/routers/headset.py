@@ -11,13 +11,18 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, MissingExtra
 from coterie.routers.artefact import Artefact
-from coterie.routers.heads import Parameters, Shape, basis, distance, fresh, normalised, signs, targeted
 from coterie.types import record
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    raise MissingExtra("torch", "local") from error
+
+from coterie.routers.heads import Parameters, Shape, basis, distance, fresh, normalised, signs, targeted
 
 HALF_ABOVE = 64
 """From this many heads on one query waits for memory: the first layers' weights are then read as float16,

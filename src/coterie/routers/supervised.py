@@ -1,27 +1,19 @@
 """Routers that predict each agent's score from features of the query: nearest neighbours and a small network."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from coterie.features.checks import AnyEncoder, identity_of
 from coterie.features.hidden import Hidden
 from coterie.features.once import once
 from coterie.outcomes import Outcomes
-from coterie.routers.artefact import (
-    AnyEncoder,
-    Artefact,
-    decision,
-    features_of,
-    fitted,
-    identity_of,
-    read,
-    table_of,
-)
-from coterie.routers.baselines import known_scores, means_or
-from coterie.types import Amount, Positive, Routing, Share, Size, State, spec
+from coterie.routers.artefact import Artefact, decision, features_of, fitted, in_pool, read, routed, table_of
+from coterie.routers.baselines import means_or
+from coterie.types import Amount, Pool, Positive, Query, Routing, Share, Size, State, spec
 
 
 @spec
@@ -41,13 +33,26 @@ class KNN:
 
     def route(self, state: State) -> Routing:
         """Mean scores of the neighbours. Raises: ConfigError unfitted, or fitted on none of the revisions."""
+        near = self._near([state.query])
+        scores = dict(zip(state.pool.names(), map(float, self._means(near, state.pool)[0]), strict=True))
+        return decision(state, scores, {"nearest": float(near.max())})
+
+    def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
+        """Mean scores of each query's neighbours: (len(queries), A)."""
+        return self._means(self._near(queries), pool)
+
+    def _near(self, queries: Sequence[Query]) -> np.ndarray:
+        """Similarity with every training query: (n, Q)."""
         known = self._known
-        features = features_of(self.encoder, [state.query.messages], "knn", known.width)
-        near = unit(standard(features, known.tensors))[0] @ known.tensors["features"].T  # (Q,)
+        features = features_of(self.encoder, [query.messages for query in queries], "knn", known.width)
+        return np.asarray(unit(standard(features, known.tensors)) @ known.tensors["features"].T)
+
+    def _means(self, near: np.ndarray, pool: Pool) -> np.ndarray:
         # Equally near queries come in the order of the outcomes, so that the choice never depends on a sort.
-        rows = np.argsort(-near, kind="stable")[: self.k]
-        means = means_or(known.tensors["scores"][rows], known.tensors["overall"])
-        return decision(state, known_scores(known, state, means), {"nearest": float(near[rows[0]])})
+        rows = np.argsort(-near, axis=1, kind="stable")[:, : self.k]
+        tensors = self._known.tensors
+        means = [means_or(tensors["scores"][found], tensors["overall"]) for found in rows]
+        return in_pool(self._known, np.array(means).reshape(len(near), -1), pool)
 
     def fit(self, outcomes: Outcomes) -> "KNN":
         """A copy that knows these queries."""
@@ -105,11 +110,15 @@ class MLP:
 
     def route(self, state: State) -> Routing:
         """Probabilities, or predicted scores in [0, 1]. Raises: ConfigError unfitted or for other revisions."""
+        return routed(self, state)
+
+    def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
+        """Probabilities, or predicted scores in [0, 1]: (len(queries), A)."""
         known = self._known
-        features = features_of(self.encoder, [state.query.messages], "mlp", known.width)
-        outputs = forward(known.tensors, standard(features, known.tensors))[0]  # (A,)
+        features = features_of(self.encoder, [query.messages for query in queries], "mlp", known.width)
+        outputs = forward(known.tensors, standard(features, known.tensors))  # (n, A)
         values = outputs.clip(0, 1) if known.notes["objective"] == "reward" else softmax(outputs)
-        return decision(state, known_scores(known, state, values))
+        return in_pool(known, values, pool)
 
     def fit(self, outcomes: Outcomes) -> "MLP":
         """A trained copy. The same outcomes and settings give the same weights. Raises: MissingExtra."""
@@ -171,6 +180,6 @@ def forward(tensors: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
-    """Probabilities of one row of logits."""
-    powers = np.exp(values - values.max())
-    return np.asarray(powers / powers.sum())
+    """Probabilities of rows of logits (n, A)."""
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -57,10 +57,10 @@ def encode(completion: Completion) -> bytes:
 def decode(body: bytes) -> Completion | None:
     """The stored record, or None where another version of the program wrote other fields."""
     data = json.loads(body)
-    tokens = data.pop("tokens", None)
+    tokens, logprobs = data.pop("tokens", None), data.pop("logprobs", None)
     try:
         kept = None if tokens is None else Tokens(**{name: tuple(ids) for name, ids in tokens.items()})
-        return Completion(**data, tokens=kept)
+        return Completion(**data, tokens=kept, logprobs=None if logprobs is None else tuple(logprobs))
     except TypeError:
         return None
 

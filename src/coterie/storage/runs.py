@@ -59,7 +59,7 @@ class Run:
 
     def _with_scores(self) -> "Run":
         file = self.path / "scores.jsonl"
-        for number, line in enumerate(_lines(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             try:
                 score = SCORE.validate_python(line["score"])
                 self.scores[str(line["text"])] = score
@@ -76,7 +76,7 @@ class Run:
         """
         file = self.path / "traces.jsonl"
         found: dict[str, dict[tuple[str, int], Trace]] = {}
-        for number, line in enumerate(_lines(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             try:
                 trace, recipe = TRACE.validate_python(line["trace"]), str(line["recipe"])
             except (ValidationError, KeyError):
@@ -88,7 +88,7 @@ class Run:
 
     def append(self, recipe: str, trace: Trace) -> None:
         """Add one finished rollout."""
-        _append(self.path / "traces.jsonl", {"recipe": recipe, "trace": TRACE.dump_python(trace, mode="json")})
+        append_line(self.path / "traces.jsonl", {"recipe": recipe, "trace": TRACE.dump_python(trace, mode="json")})
 
     def seal(self, traces: Mapping[str, Iterable[Trace]]) -> str:
         """Write and hash every decision before grading; raise ConfigError if a sealed one has changed."""
@@ -106,7 +106,7 @@ class Run:
         """Add one verdict on one text."""
         key = text_key(query, text)
         self.scores[key] = score
-        _append(
+        append_line(
             self.path / "scores.jsonl",
             {"text": key, "query": query.id, "score": SCORE.dump_python(score, mode="json")},
         )
@@ -205,7 +205,7 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     return {path: value}
 
 
-def _append(path: Path, row: Mapping[str, Any]) -> None:
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
     """One line in one write to a file opened for appending: a kill leaves a whole line or a torn last one."""
     line = (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", errors="surrogatepass")
     try:
@@ -225,7 +225,7 @@ def _drop_torn_tail(path: Path) -> None:
         file.truncate(data.rfind(b"\n") + 1)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file; a torn last line is no line."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []

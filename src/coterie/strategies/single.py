@@ -41,7 +41,8 @@ class SelfConsistency:
 class BestOfN:
     """The router's first choice is sampled `samples` times; the sample with the best mean log-probability wins.
 
-    Needs a backend that returns log-probabilities (`backends.local.return_tokens: true`).
+    Needs a backend that returns log-probabilities: `return_tokens: true` of `local`, `logprobs: true` of an endpoint
+    of `http`.
     """
 
     samples: Size = 5
@@ -59,9 +60,11 @@ def most_likely(turns: Sequence[Turn]) -> Turn:
 
 
 def _mean_logprob(turn: Turn) -> float:
-    tokens = turn.completion.tokens
-    if tokens is None:
+    said = turn.completion
+    logprobs = said.logprobs if said.tokens is None else said.tokens.logprobs
+    if logprobs is None:
         raise ConfigError(
-            f"best_of_n: agent {turn.agent!r} returns no log-probabilities; set backends.local.return_tokens: true"
+            f"best_of_n: agent {turn.agent!r} returns no log-probabilities; set backends.local.return_tokens: true,"
+            " or logprobs: true for its endpoint of backends.http"
         )
-    return fmean(tokens.logprobs) if tokens.logprobs else float("-inf")
+    return fmean(logprobs) if logprobs else float("-inf")

@@ -19,10 +19,12 @@ from urllib.parse import parse_qsl
 from coterie.config import nearest
 from coterie.errors import ConfigError, CoterieError, MissingExtra, UserError
 from coterie.storage import tables
-from coterie.tasks import choice, code, generated, instruction, math, qa
-from coterie.tasks.data import CONTRACTS_OF, read_items, to_query
+from coterie.tasks import choice, code, generated, hub, instruction, math, qa
+from coterie.tasks.benchmarks import BENCHMARKS
 from coterie.tasks.extract import CONTRACTS
 from coterie.tasks.items import TASKS, Item
+from coterie.tasks.prompts import CONTRACTS_OF, to_query
+from coterie.tasks.rows import AS_IT_IS, TABLES, Reading, read_rows
 from coterie.tasks.task import Kind, Task, Verify
 from coterie.types import Query, Reader, Score
 
@@ -161,11 +163,13 @@ def load_task(
     seed: int = 0,
     contracts: Mapping[str, str] = MappingProxyType({}),
 ) -> Task:
-    """The queries of a JSONL file, a benchmark or a generator.
+    """The queries of a file, a benchmark or a generator.
 
-    `name` is a path, `replay:FOLDER` (the queries of a recorded table), `gsm8k` or `gsm8k/train` (a folder
-    below the one that the environment variable COTERIE_DATA names; test by default), or `reasoning_gym:lcm`,
-    with `/train` and parameters if wanted (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`). `limit`
+    `name` is a path of a JSONL or CSV file, with `?kind=qa&answer=gold&ignore=notes` if wanted (`rows`),
+    `replay:FOLDER` (the queries of a recorded table), `hub:gsm8k` or `hub:gsm8k/train` (a published benchmark),
+    `gsm8k` or `gsm8k/train` (a folder below the one that the environment variable COTERIE_DATA names; test by
+    default), or `reasoning_gym:lcm`, with `/train` and parameters if wanted
+    (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`). `limit`
     takes the first N in file order; a generator makes N (100 by default), fewer where it has no more, from
     `seed`. Train and test of a generator never share a question. `contracts` overrides the usual contract by
     kind. UserError or one of its kinds, in one line, for whatever is not there.
@@ -176,22 +180,45 @@ def load_task(
         return Task(name=name, queries=queries[:limit])
     if name.startswith(GENERATED):
         return Task(name=name, queries=_generated(name, limit or GENERATED_SIZE, seed, contracts))
-    path = _path(name)
-    items = read_items(path, tuple(sorted({*TASKS, *kind_names()} - {"reasoning_gym"})))[:limit]
+    if name.startswith(hub.PREFIX):
+        loaded = hub.load(name, limit)
+        if loaded.skipped:
+            log.warning("%s: %s", name, loaded.remark())
+        return Task(name=name, queries=_queries(loaded.items, contracts))
+    path, reading = _file(name)
+    items = read_rows(path, tuple(sorted({*TASKS, *kind_names()} - {"reasoning_gym"})), reading)[:limit]
     if not items:
         raise UserError(f"{path}: holds no item")
+    return Task(name=_title(name.partition("?")[0], path), queries=_queries(items, contracts))
+
+
+def _queries(items: Sequence[Item], contracts: Mapping[str, str]) -> tuple[Query, ...]:
+    """The items as queries, each kind under its contract."""
     usual = {kind: contracts.get(kind) or find_kind(kind).contract for kind in {item.task for item in items}}
-    return Task(name=_title(name, path), queries=tuple(to_query(item, usual[item.task]) for item in items))
+    return tuple(to_query(item, usual[item.task]) for item in items)
+
+
+def _file(name: str) -> tuple[Path, Reading]:
+    """The path of a task's name, and how its rows are to be read."""
+    target, sign, parameters = name.partition("?")
+    if not sign or Path(name).is_file():
+        return _path(name), AS_IT_IS
+    given = parse_qsl(parameters, keep_blank_values=True)
+    kind = next((value for key, value in given if key == "kind"), None)
+    ignore = tuple(value for key, value in given if key == "ignore")
+    columns = {key: value for key, value in given if key not in ("kind", "ignore")}
+    return _path(target), Reading(kind=kind, columns=columns, ignore=ignore)
 
 
 def known_tasks() -> list[str]:
-    """Every name that `load_task` takes, but for files: benchmarks in COTERIE_DATA, then generators."""
+    """Every name that `load_task` takes, but for files: benchmarks in COTERIE_DATA, the hub's, then generators."""
     found = [f"{file.parent.name}{'/train' * (file.stem == 'train')}" for file in _benchmarks()]
     try:
         names = generated.datasets()
     except MissingExtra:
         names = []
-    return sorted(found) + [f"{GENERATED}{dataset}" for dataset in names]
+    published = [f"{hub.PREFIX}{name}" for name in sorted(BENCHMARKS)]
+    return sorted(found) + published + [f"{GENERATED}{dataset}" for dataset in names]
 
 
 def _check(limit: int | None, contracts: Mapping[str, str]) -> None:
@@ -213,14 +240,14 @@ def _benchmarks() -> list[Path]:
 
 
 def _path(name: str) -> Path:
-    if name.endswith((".jsonl", ".json")) or Path(name).is_file():
+    if name.endswith((".jsonl", ".json", *TABLES)) or Path(name).is_file():
         return Path(name).expanduser()
     benchmark, _, split = name.partition("/")
     folder = _folder()
     if folder is None:
         raise UserError(
-            f"unknown task {name!r}: give a .jsonl file or {GENERATED}NAME, or set {DATA_FOLDER} to the folder"
-            " of the benchmarks"
+            f"unknown task {name!r}: give a .jsonl file (or .csv), {hub.PREFIX}NAME or {GENERATED}NAME, or set"
+            f" {DATA_FOLDER} to the folder of the benchmarks"
         )
     path = folder / benchmark / f"{split or 'test'}.jsonl"
     if not path.is_file():

@@ -1,15 +1,17 @@
 """The schema of data files and their strict reading, one JSON object a line. Makes no prompts, grades nothing."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coterie.config import nearest
 from coterie.errors import DataError
+from coterie.storage.rowfiles import lines, loads
 
+__all__ = ["TASKS", "Case", "Item", "Paragraph", "lines", "parse", "read_items", "validated"]
 TASKS = ("chat", "choice", "code_function", "code_stdio", "instruction", "math", "qa")
 """The built-in kinds of item that a file may hold."""
 
@@ -72,34 +74,15 @@ def read_items(path: Path | str, tasks: tuple[str, ...] = TASKS) -> list[Item]:
     return items
 
 
-def lines(path: Path | str) -> Iterator[tuple[int, bytes]]:
-    """The numbered non-blank lines of a file, one at a time; DataError if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            yield from ((number, text) for number, raw in enumerate(file, start=1) if (text := _bare(raw, number)))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _bare(raw: bytes, number: int) -> bytes:
-    """A line without surrounding space and, on the first line, without a byte-order mark."""
-    return raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
-
-
 def parse(raw: bytes, where: str, tasks: tuple[str, ...] = TASKS) -> Item:
     """One line as an Item; DataError of one line that starts with `where`."""
+    return validated(loads(raw, where), where, tasks)
+
+
+def validated(table: Mapping[str, Any], where: str, tasks: tuple[str, ...] = TASKS) -> Item:
+    """Keys and values as an Item; DataError of one line that starts with `where` and names all keys that miss."""
     try:
-        data = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 text (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not valid JSON: {error.msg} (column {error.colno})") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise DataError(f"{where}: expected one JSON object a line, found {type(data).__name__}")
-    try:
-        item = Item.model_validate(data)
+        item = Item.model_validate(dict(table))
     except ValidationError as error:
         raise DataError(f"{where}: {_complaint(error)}") from None
     if item.task not in tasks:
@@ -107,28 +90,29 @@ def parse(raw: bytes, where: str, tasks: tuple[str, ...] = TASKS) -> Item:
     return item
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} twice")
-    return table
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _complaint(error: ValidationError) -> str:
-    """The first fault in one line; an unknown key comes before the key that is missing in its stead."""
-    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    first = faults[0]
-    path = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str")))
-    if first["type"] == "extra_forbidden":
-        return f"unknown key {path!r}{nearest(str(first['loc'][-1]), _known(first['loc']))}"
-    if first["type"] == "missing":
-        return f"key {path!r} is missing"
-    return f"key {path!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    """What is wrong in one line: all unknown and all missing keys, else the first value of a wrong type."""
+    faults = error.errors()
+    unknown = [fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"]
+    meant = {name for place in unknown for name in get_close_matches(str(place[-1]), _known(place), n=1)}
+    missing = [repr(_path(fault["loc"])) for fault in faults if fault["type"] == "missing"]
+    missing = [name for name in missing if name.strip("'").split(".")[-1] not in meant]
+    parts = [f"unknown key {_path(place)!r}{nearest(str(place[-1]), _known(place))}" for place in unknown]
+    if missing:
+        parts.append(
+            f"key {missing[0]} is missing" if len(missing) == 1 else f"keys {_listed(missing)} are missing"
+        )
+    if parts:
+        return "; ".join(dict.fromkeys(parts))
+    return f"key {_path(faults[0]['loc'])!r}: {faults[0]['msg'][0].lower()}{faults[0]['msg'][1:]}"
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location if not str(part).startswith(("list[", "str")))
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _known(location: tuple[int | str, ...]) -> list[str]:

@@ -1,0 +1,254 @@
+"""The running side of the HTTP backend in one event loop: one client for all endpoints, their limits, one exchange.
+
+Knows no agents. Every fault of the network or of a reply leaves here as a typed failure.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from coterie.backends.chat_answer import Answer, read_answer
+from coterie.backends.chat_stream import ChatStream
+from coterie.backends.endpoint import Endpoint, proxy_for, trusted
+from coterie.backends.gate import Gate
+from coterie.backends.refusals import Reply, redacted, refusal
+from coterie.backends.retries import Clock, Deadlines, Retries, retried
+from coterie.backends.samples import Together
+from coterie.backends.sse import EventDecoder
+from coterie.errors import BackendError, BrokenStream, MalformedAnswer, TimedOut, Unreachable
+
+Sink = Callable[[int, str], None]
+KEPT_OPEN = 4.0
+"""Seconds that an idle connection is kept: fewer than common servers do (5), so none closes under a request."""
+REFUSAL_BYTES = 65536
+GRACE = 0.25
+"""Seconds that the end of a finished stream is waited for, so that its connection can be used again."""
+
+
+@dataclass(repr=False)
+class Port:
+    """One endpoint as it is used in this loop; `chat` is the address of its chat completions. Holds secrets."""
+
+    endpoint: Endpoint
+    gate: Gate
+    headers: Mapping[str, str]
+    secrets: tuple[str, ...]
+    chat: URL
+    proxy: str | None
+    policy: Retries
+    timeout: aiohttp.ClientTimeout
+    loaded: dict[str, "asyncio.Task[str]"] = field(default_factory=dict)
+    together: Together | None = None
+
+    @staticmethod
+    def to(endpoint: Endpoint) -> "Port":
+        """Raises ConfigError where a key is not in the environment."""
+        secrets = tuple(endpoint.secrets())
+        url = endpoint.url("chat/completions")
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **endpoint.request_headers()}
+        return Port(
+            endpoint=endpoint,
+            gate=Gate(endpoint.limit, endpoint.schedule == "serial"),
+            headers=headers,
+            secrets=secrets,
+            chat=url,
+            proxy=proxy_for(url),
+            policy=endpoint.policy(),
+            timeout=aiohttp.ClientTimeout(total=None, connect=endpoint.deadlines.connect),
+        )
+
+
+@dataclass
+class Line:
+    """The client of one event loop."""
+
+    clock: Clock
+    ports: dict[str, Port] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_OPEN, ttl_dns_cache=60, ssl=trusted())
+        # Not trust_env: it would read .netrc, in a thread, at every request. Ports find their proxies themselves.
+        self.session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def aclose(self) -> None:
+        """Close all connections; what is still being asked fails."""
+        for port in self.ports.values():
+            for task in port.loaded.values():
+                task.cancel()
+        await self.session.close()
+
+    async def ask(
+        self, port: Port, body: Mapping[str, Any], seed: int, sink: Sink | None = None
+    ) -> tuple[Answer, float]:
+        """The reply to a chat body and the seconds that it took, tries and waits included, waiting for a place not.
+
+        `sink` gets the visible pieces of a stream; once it got one, nothing is tried again (B49).
+        """
+        data = json.dumps(body).encode()
+        samples = int(body.get("n", 1))
+        sent = False
+
+        def tell(index: int, text: str) -> None:
+            nonlocal sent
+            sent = True
+            if sink is not None:
+                sink(index, text)
+
+        async def attempt(seconds: float) -> Answer:
+            try:
+                return await self._answer(port, data, seconds, (samples, None if sink is None else tell))
+            except BackendError as error:
+                error.again = error.again and not sent
+                raise redacted(error, port.secrets) from None
+
+        async with port.gate.place(str(body["model"])):
+            began = time.perf_counter()
+            answer = await retried(attempt, port.policy, seed, self.clock)
+            return answer, time.perf_counter() - began
+
+    async def _answer(self, port: Port, data: bytes, seconds: float, asked: tuple[int, Sink | None]) -> Answer:
+        samples, sink = asked
+        limit = int(port.endpoint.max_mib * 2**20)
+        async with self._exchange(port, port.chat, data, seconds) as body:
+            if body.status != 200:
+                raise await self._refusal(body)
+            if body.streamed:
+                stream = ChatStream(limit, samples)
+                await _gather(stream, body, limit, sink)
+                return stream.answer()
+            return read_answer(await body.read(limit))
+
+    async def call(self, port: Port, path: str, asked: Mapping[str, Any] | None = None) -> bytes:
+        """The body of another path's reply, tried again as chats are: POST with a body, GET without."""
+
+        async def attempt(seconds: float) -> bytes:
+            data = None if asked is None else json.dumps(asked).encode()
+            try:
+                async with self._exchange(port, port.endpoint.url(path), data, seconds) as body:
+                    if body.status != 200:
+                        raise await self._refusal(body)
+                    return await body.read(int(port.endpoint.max_mib * 2**20))
+            except BackendError as error:
+                raise redacted(error, port.secrets) from None
+
+        return await retried(attempt, port.policy, 0, self.clock)
+
+    async def _refusal(self, body: "Body") -> BackendError:
+        said = b""
+        while len(said) <= REFUSAL_BYTES and (piece := await body.piece()):
+            said += piece
+        reply = Reply(status=body.status, retry_after=body.response.headers.get("Retry-After"), body=said)
+        return refusal(reply, self.clock.date())
+
+    @asynccontextmanager
+    async def _exchange(self, port: Port, url: URL, data: bytes | None, seconds: float) -> AsyncIterator["Body"]:
+        """One request and its reply, within the deadlines. Leaving early closes the connection."""
+        body = Body(port.endpoint.deadlines, seconds)
+        method = "GET" if data is None else "POST"
+        try:
+            async with (
+                body.timer,
+                self.session.request(
+                    method,
+                    url,
+                    data=data,
+                    headers=port.headers,
+                    proxy=port.proxy,
+                    timeout=port.timeout,
+                    allow_redirects=False,
+                ) as body.response,
+            ):
+                yield body
+        except aiohttp.ConnectionTimeoutError:
+            raise TimedOut(f"no connection within {port.timeout.connect:g} s") from None
+        except TimeoutError:
+            raise TimedOut(body.reason) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise network_fault(error, body) from None
+
+
+class Body:
+    """One reply as it arrives, and its deadlines: until the first byte, between pieces, and over all. Seconds."""
+
+    response: aiohttp.ClientResponse
+
+    def __init__(self, times: Deadlines, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + seconds
+        self._seconds, self._idle = seconds, times.idle
+        self.begun = False
+        self.reason = ""
+        self.timer = asyncio.timeout_at(self._until(times.first_byte, "no answer began"))
+
+    def _until(self, wait: float | None, fault: str) -> float:
+        """When to give up: after `wait`, or at the end of the whole attempt if that is sooner."""
+        end = self._end if wait is None else min(self._end, self._loop.time() + wait)
+        self.reason = f"{fault} within {wait:g} s" if end < self._end else f"no whole answer in {self._seconds:g} s"
+        return end
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is a stream: by what the server says, not by what it was asked for (B45)."""
+        return self.response.content_type == "text/event-stream"
+
+    async def piece(self) -> bytes:
+        """The next bytes, in their time; none at the end."""
+        content = self.response.content
+        found = await content.readany()
+        if not content.at_eof():
+            self.begun = True
+            self.timer.reschedule(self._until(self._idle, "silence in the answer, no more of it"))
+        return found
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body; MalformedAnswer as soon as it is longer than `limit` bytes."""
+        body = bytearray()
+        while piece := await self.piece():
+            body += piece
+            if len(body) > limit:
+                raise MalformedAnswer(f"the answer is longer than {limit} bytes (max_mib)")
+        return bytes(body)
+
+
+async def _gather(stream: ChatStream, body: Body, limit: int, sink: Sink | None) -> None:
+    """Feed a stream to its end. After `[DONE]` only the end of the body is waited for, and not for long."""
+    decoder = EventDecoder(limit)
+    while not stream.done and (piece := await body.piece()):
+        for text in [text for event in decoder.feed(piece) for text in stream.take(event)]:
+            if sink is not None:
+                sink(*text)
+    if stream.done:
+        try:
+            await asyncio.wait_for(body.piece(), GRACE)
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass
+
+
+def network_fault(error: Exception, body: Body) -> BackendError:
+    """A fault of the client library. What broke within an answer is a torn answer; the rest is no connection."""
+    said = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return Unreachable(f"the server's certificate is not trusted: {said}", again=False)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return Unreachable(f"no such host: {said}")
+    if isinstance(error, aiohttp.ClientSSLError):
+        return Unreachable(f"TLS failed: {said}")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Unreachable(f"no connection: {said}")
+    if body.begun or isinstance(error, aiohttp.ClientPayloadError):
+        torn = BrokenStream if body.streamed else MalformedAnswer
+        return torn(f"the answer broke off: {'the body ended early' if 'payload' in said else said}", again=True)
+    if isinstance(error, aiohttp.ClientConnectionError | OSError):
+        return Unreachable(f"the connection broke before an answer: {said}")
+    return MalformedAnswer(f"the reply is not HTTP that can be read: {said}", again=True)

@@ -1,0 +1,1 @@
+"""Routers trained and judged on recorded outcomes, without asking any model."""

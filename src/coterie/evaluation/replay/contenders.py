@@ -1,0 +1,76 @@
+"""Which routers a replay compares, and the settings of each that are tried on the validation part."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from coterie.config import build, find
+from coterie.features.hashed import Hashed
+from coterie.features.joined import Joined
+from coterie.features.kept import Kept
+from coterie.features.sentence import PACKAGE, Sentence
+from coterie.storage.paths import cache_folder
+from coterie.types import Encoder, record
+
+
+@record
+class Contender:
+    """A router by the name of its row: `candidates` are the settings among which validation selects."""
+
+    name: str
+    candidates: tuple[Mapping[str, Any], ...]
+
+
+def tried(use: str, *settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The router `use` under each of the settings."""
+    return tuple({"use": use, **setting} for setting in settings or ({},))
+
+
+CONTENDERS = (
+    Contender(name="kNN", candidates=tried("knn", {"k": 20}, {"k": 50}, {"k": 100})),
+    Contender(name="MLP", candidates=tried("mlp", {"objective": "reward"}, {"objective": "best"})),
+    Contender(name="familiarity", candidates=tried("familiarity", {"hidden": 128, "width": 64, "epochs": 30})),
+    Contender(name="matrix factorisation", candidates=tried("matrix_factorisation")),
+    Contender(name="RouterDC", candidates=tried("router_dc")),
+    Contender(name="RouteMoA scorer", candidates=tried("route_moa")),
+    Contender(name="HybridLLM", candidates=tried("hybrid_llm")),
+    Contender(name="ICL-Router light", candidates=tried("icl")),
+    Contender(name="LinUCB", candidates=tried("lin_ucb")),
+    Contender(name="Thompson", candidates=tried("thompson")),
+    Contender(name="forest", candidates=tried("forest", {"leaf": 5}, {"leaf": 10}, {"leaf": 20})),
+)
+JOINED = ("forest",)
+"""Routers that read words beside the sentence embedding."""
+
+
+@record
+class Features:
+    """The encoders of a replay, which remember what they have encoded."""
+
+    words: Encoder
+    sentence: Encoder
+
+    @staticmethod
+    def opened(encoder: str) -> "Features":
+        """`sentence` (MiniLM) or `hashed` (n-grams, no extra needed)."""
+        folder = cache_folder() / "features"
+        words = Kept(Hashed(), folder)
+        return Features(words=words, sentence=Kept(Sentence(), folder) if encoder == "sentence" else words)
+
+    def of(self, use: str) -> Encoder:
+        """The encoder of a router."""
+        if use not in JOINED or self.sentence is self.words:
+            return self.sentence
+        return Joined(encoders=(self.words, self.sentence))
+
+
+def default_encoder() -> str:
+    """`sentence` where its model is installed, else `hashed`."""
+    return "sentence" if find_spec(PACKAGE) and find_spec("sentence_transformers") else "hashed"
+
+
+def made(table: Mapping[str, Any], features: Features, seed: int) -> Any:
+    """The router of a candidate's settings, over these features, under this seed."""
+    fields = find("router", table["use"]).__dataclass_fields__  # type: ignore[attr-defined]
+    given: dict[str, Any] = {"encoder": features.of(table["use"]), "seed": seed}
+    return build("router", {**table, **{key: value for key, value in given.items() if key in fields}})

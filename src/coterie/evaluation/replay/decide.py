@@ -1,0 +1,163 @@
+"""The first half of a replay: fit on train, select on validation, decide on test. It never reads a test outcome.
+
+A decision names the agent of each test query; decisions are written as they are made, so that a replay that was
+stopped goes on, and sealed before anything is judged.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import DataError
+from coterie.evaluation.replay.contenders import Contender, Features, made
+from coterie.evaluation.replay.material import Material, Split, picks
+from coterie.outcomes import Outcomes
+from coterie.routers.choice import Sweep, Target, sweep
+from coterie.routers.choice import chosen as chosen_trade
+from coterie.routers.costs import cost_lines, expected
+from coterie.types import draw, record
+
+
+@record
+class Task:
+    """One seed's work: what to fit on, what to select by, and the queries to decide on."""
+
+    seed: int
+    train: Outcomes
+    validation: Outcomes
+    test: Outcomes  # its scores are not read here
+
+    @staticmethod
+    def of(material: Material, split: Split, seed: int) -> "Task":
+        """The parts of one table."""
+        parts = (material.outcomes.take(rows) for rows in (split.train, split.validation, split.test))
+        train, validation, test = parts
+        return Task(seed=seed, train=train, validation=validation, test=test)
+
+
+@record
+class Decision:
+    """What one contender decided under one seed.
+
+    `picks` are columns of the agents, one a test query, by variant: `""` is score alone, the others are targets of
+    a cost-aware choice, `trade N` the N-th trade of the sweep. `chances` are the predicted scores of `""`.
+    """
+
+    contender: str
+    seed: int
+    setting: Mapping[str, Any]
+    validation: float
+    picks: Mapping[str, tuple[int, ...]]
+    chances: tuple[float, ...] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def decide(contender: Contender, task: Task, material: Material, features: Features, plan: "Plan") -> Decision:
+    """Fit every candidate, keep the best on validation, and let it decide."""
+    began = time.perf_counter()
+    tried = [_tried(table, task, material, features) for table in contender.candidates]
+    place = max(range(len(tried)), key=lambda i: (tried[i][0], -i))
+    score, router = tried[place]
+    names, queries = material.pool.names(), task.test.queries
+    predicted = router.predict(queries, material.pool)
+    best = picks(predicted, queries, names, draw(task.seed, contender.name))
+    found = {"": tuple(best.tolist())}
+    if plan.targets:
+        found |= _weighed(router, predicted, task, material, plan)
+    return Decision(
+        contender=contender.name,
+        seed=task.seed,
+        setting=contender.candidates[place],
+        validation=score,
+        picks=found,
+        chances=tuple(np.round(predicted[np.arange(len(best)), best].clip(0, 1), 4).tolist()),
+        notes=_notes(router),
+        seconds=round(time.perf_counter() - began, 3),
+    )
+
+
+def _tried(table: Mapping[str, Any], task: Task, material: Material, features: Features) -> tuple[float, Any]:
+    """A candidate's mean score on validation, and its router."""
+    router = made(table, features, task.seed).fit(task.train)
+    queries, names = task.validation.queries, material.pool.names()
+    best = picks(router.predict(queries, material.pool), queries, names, draw(task.seed, "validation"))
+    return float(task.validation.scores[np.arange(len(best)), best].mean()), router
+
+
+@record
+class Plan:
+    """What variants of each router are judged: the targets of cost-aware choice by the name of their rows."""
+
+    targets: Mapping[str, Target]
+    sweeps: bool = True
+
+
+def _weighed(
+    router: Any, predicted: np.ndarray, task: Task, material: Material, plan: Plan
+) -> dict[str, tuple[int, ...]]:
+    """Picks of every target and of every trade of the sweep, the trades set on validation."""
+    lines = cost_lines(task.train)
+    checked = task.validation
+    on_labels = router.predict(checked.queries, material.pool)
+    swept = sweep(on_labels, expected(lines, checked.queries), checked.scores, checked.costs)
+    best_single = float(checked.scores[:, best_agent(task.train)].mean())
+    dollars = expected(lines, task.test.queries)
+    found = {}
+    for name, target in plan.targets.items():
+        trade = _trade(swept, target, best_single)
+        if trade is not None:
+            found[name] = tuple((predicted - trade * dollars).argmax(axis=1).tolist())
+    for i, trade in enumerate(swept.trades if plan.sweeps else ()):
+        found[f"trade {i}"] = tuple((predicted - trade * dollars).argmax(axis=1).tolist())
+    return found
+
+
+def _trade(swept: Sweep, target: Target, best_single: float) -> float | None:
+    try:
+        return float(swept.trades[chosen_trade(swept, target, best_single)])
+    except DataError:
+        return None
+
+
+def best_agent(outcomes: Outcomes) -> int:
+    """Column of the agent with the best mean score; the first of equal ones."""
+    return int(np.nanargmax(np.nanmean(outcomes.scores, axis=0)))
+
+
+def _notes(router: Any) -> dict[str, Any]:
+    """What an online router learnt on its way: its regret curve."""
+    known = getattr(router, "_known", None)
+    regret = getattr(known, "notes", {}).get("regret")
+    return {} if regret is None else {"regret": regret}
+
+
+def baselines(task: Task, material: Material) -> list[Decision]:
+    """The rows that every router is held against; `oracle` and `majority` look at the outcomes when judged."""
+    best = best_agent(task.train)
+    n, agents = len(task.test.queries), len(material.pool)
+    labels = [query.domain for query in task.train.queries]
+    by_label = {label: _best_of(task.train, labels, label, best) for label in set(labels)}
+    random = [draw(task.seed, "random", query.id) % agents for query in task.test.queries]
+    wanted: dict[str, Sequence[int]] = {
+        "best single": [best] * n,
+        "domain-only": [by_label.get(query.domain, best) for query in task.test.queries],
+        "random": random,
+    }
+    if material.priced:
+        wanted["cheapest"] = [int(np.nanargmin(np.nanmean(task.train.costs, axis=0)))] * n
+    return [
+        Decision(contender=name, seed=task.seed, setting={}, validation=0.0, picks={"": tuple(rows)})
+        for name, rows in wanted.items()
+    ]
+
+
+def _best_of(outcomes: Outcomes, labels: Sequence[str], label: str, otherwise: int) -> int:
+    """The best agent on the queries of one label."""
+    scores = outcomes.scores[[i for i, found in enumerate(labels) if found == label]]
+    seen = ~np.isnan(scores)
+    means = np.where(seen.any(axis=0), np.nansum(scores, axis=0) / np.maximum(seen.sum(axis=0), 1), -1.0)
+    return int(means.argmax()) if seen.any() else otherwise

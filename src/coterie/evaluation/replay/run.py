@@ -1,0 +1,210 @@
+"""A whole replay, and the folder it leaves: decisions as they are made, their seal, the table."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from coterie import __version__
+from coterie.errors import DataError
+from coterie.evaluation.evaluate import Progress, Watch
+from coterie.evaluation.replay.contenders import CONTENDERS, Contender, Features
+from coterie.evaluation.replay.decide import Decision, Plan, Task, baselines, decide
+from coterie.evaluation.replay.judge import BASELINE, Frontier, Row, Tested, frontier, rows_of
+from coterie.evaluation.replay.material import Material, narrowed
+from coterie.routers.choice import Target
+from coterie.storage.runs import Run, append_line, read_lines, write_atomically
+from coterie.tasks.contamination import without_seen
+from coterie.types import record
+
+DECISIONS, SEAL, TABLE = "decisions.jsonl", "decisions.sha256", "table.json"
+DECISION = TypeAdapter(Decision)
+DEFAULT = "as good as best single"
+
+
+@record
+class Asked:
+    """What a replay is to do. `targets` are cost-aware variants by the name of their rows."""
+
+    seeds: int = 5
+    encoder: str = "sentence"
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    contenders: tuple[Contender, ...] = CONTENDERS
+
+
+@record
+class Replayed:
+    """A finished replay."""
+
+    table: str
+    test: str
+    splits: Mapping[str, int]
+    missing: int
+    dropped: int
+    rows: tuple[Row, ...]
+    frontier: Frontier | None
+    decisions: tuple[Decision, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"table", "test", "splits", "missing", "dropped", "rows", "frontier", ...}`: `bench replay --json`."""
+        front = self.frontier
+        return {
+            "table": self.table,
+            "test": self.test,
+            "splits": dict(self.splits),
+            "missing": self.missing,
+            "dropped": self.dropped,
+            "rows": [asdict(row) for row in self.rows],
+            "frontier": [{"cost_usd_per_1k": cost, "score": score} for cost, score in front.points]
+            if front
+            else [],
+            "frontier_router": front.router if front else None,
+            "frontier_area": front.area if front else None,
+        }
+
+
+def targets_of(material: Material, at_most_cost: float | None, within_points: float | None) -> dict[str, Target]:
+    """The cost-aware variants: what was asked for, else the lowest cost at the best single agent's score."""
+    if not material.priced:
+        if at_most_cost is not None or within_points is not None:
+            raise DataError(f"{material.name}: costs are not known for every outcome, so that none can be weighed")
+        return {}
+    found: dict[str, Target] = {}
+    if at_most_cost is not None:
+        found[f"at most ${at_most_cost:g} / 1k"] = Target(kind="at_most_cost", value=at_most_cost)
+    if within_points is not None:
+        found[f"within {within_points:g} points"] = Target(kind="within_points", value=within_points)
+    return found or {DEFAULT: Target(kind="within_points", value=0.0)}
+
+
+def replay(asked: Asked, material: Material, folder: Path, watch: Watch, test: Material | None = None) -> Replayed:
+    """Decide, seal, judge. Goes on where a stopped one with the same configuration left off."""
+    tasks, dropped = _tasks(asked, material, test)
+    run = Run.open(folder, _config(asked, material, test))
+    done = _read(folder)
+    features = Features.opened(asked.encoder)
+    _encode(features, material, test, watch)
+    plan = Plan(targets=asked.targets)
+    total = len(tasks) * len(asked.contenders)
+    for task in tasks:
+        for contender in asked.contenders:
+            watch(Progress(phase=f"{contender.name}, seed {task.seed}", done=len(done), total=total))
+            if (contender.name, task.seed) not in done:
+                made = decide(contender, task, material, features, plan)
+                append_line(folder / DECISIONS, DECISION.dump_python(made, mode="json"))
+                done[contender.name, task.seed] = made
+    watch(Progress(phase="decided", done=total, total=total))
+    _seal(run.path)
+    found = [d for task in tasks for d in baselines(task, material)]
+    found += [done[c.name, task.seed] for c in asked.contenders for task in tasks]
+    tests = [Tested(seed=task.seed, outcomes=task.test) for task in tasks]
+    rows = rows_of(found, tests, tuple(asked.targets))
+    single = next(row for row in rows if row.name == BASELINE)
+    sizes = {"train": len(tasks[0].train.queries), "validation": len(tasks[0].validation.queries)}
+    finished = Replayed(
+        table=material.name,
+        test=(test or material).name,
+        splits={**sizes, "test": len(tasks[0].test.queries)},
+        missing=material.missing,
+        dropped=dropped,
+        rows=tuple(rows),
+        frontier=frontier(found, tests, single),
+        decisions=tuple(found),
+    )
+    write_atomically(folder / TABLE, json.dumps(finished.as_json(), indent=2, ensure_ascii=False) + "\n")
+    return finished
+
+
+def _tasks(asked: Asked, material: Material, test: Material | None) -> tuple[list[Task], int]:
+    """The work of each seed, and how many training questions were left out because the test asks them."""
+    if test is None:
+        return [Task.of(material, material.split(seed), seed) for seed in range(asked.seeds)], 0
+    if test.outcomes.agents != material.outcomes.agents:
+        raise DataError(f"{test.name}: has other agents than {material.name}: {', '.join(test.outcomes.agents)}")
+    _, seen = without_seen(material.queries, test.queries)
+    known = {query.id for query in seen}
+    kept = [i for i, query in enumerate(material.queries) if query.id not in known]
+    if not kept:
+        raise DataError(f"{material.name}: every question is in {test.name} too: none is left to learn from")
+    rest = Material(material.name, material.outcomes.take(kept))
+    judged = test.outcomes.take(sorted(test.complete))
+    tasks = []
+    for seed in range(asked.seeds):
+        split = rest.split(seed)
+        task = Task.of(rest, replace(split, train=(*split.train, *split.test)), seed)
+        tasks.append(replace(task, test=judged))
+    return tasks, len(seen)
+
+
+def shared(first: Material, second: Material) -> tuple[Material, Material]:
+    """Both tables for the agents that are in both. Raises: DataError where fewer than two are."""
+    names = set(first.outcomes.agents) & set(second.outcomes.agents)
+    if len(names) < 2:
+        raise DataError(f"{first.name} and {second.name} have {len(names)} agents in common; routing needs two")
+    both = []
+    for one in (first, second):
+        both.append(Material(one.name, narrowed(one.outcomes, [name in names for name in one.outcomes.agents])))
+    return both[0], both[1]
+
+
+def _encode(features: Features, material: Material, test: Material | None, watch: Watch) -> None:
+    """All questions through both encoders, before any router asks for them."""
+    queries = [*material.queries, *(test.queries if test is not None else ())]
+    for name, encoder in (("words", features.words), ("sentences", features.sentence)):
+        for start in range(0, len(queries), 512):
+            watch(Progress(phase=f"encoding {name}", done=start, total=len(queries)))
+            encoder.encode([query.messages for query in queries[start : start + 512]])
+        watch(Progress(phase=f"encoding {name}", done=len(queries), total=len(queries)))
+
+
+def _config(asked: Asked, material: Material, test: Material | None) -> dict[str, Any]:
+    """What identifies a replay: one with other settings or data is not gone on with."""
+    return {
+        "coterie": __version__,
+        "task": f"replay of {material.name}",
+        "data": _digest(material),
+        "test": None if test is None else {test.name: _digest(test)},
+        "agents": list(material.outcomes.agents),
+        "seeds": asked.seeds,
+        "encoder": asked.encoder,
+        "targets": {name: asdict(target) for name, target in asked.targets.items()},
+        "contenders": {c.name: [dict(table) for table in c.candidates] for c in asked.contenders},
+    }
+
+
+def _digest(material: Material) -> str:
+    """Of questions and outcomes."""
+    total = hashlib.sha256("\0".join(material.digests).encode())
+    for values in (material.outcomes.scores, material.outcomes.costs):
+        total.update(values.tobytes())
+    return total.hexdigest()[:16]
+
+
+def _read(folder: Path) -> dict[tuple[str, int], Decision]:
+    """What an earlier process decided."""
+    found = {}
+    for number, line in enumerate(read_lines(folder / DECISIONS), 1):
+        try:
+            decision: Decision = DECISION.validate_python(line)
+        except ValidationError:
+            raise DataError(f"{folder / DECISIONS}:{number}: is no decision of this version") from None
+        found[decision.contender, decision.seed] = decision
+    return found
+
+
+def _seal(folder: Path) -> None:
+    """Hash the decisions before the first of them is judged; refuse a folder whose sealed ones have changed."""
+    digest = hashlib.sha256((folder / DECISIONS).read_bytes()).hexdigest()
+    seal = folder / SEAL
+    if seal.exists() and not seal.read_text(errors="replace").startswith(digest):
+        raise DataError(f"{folder}: {DECISIONS} was changed after it was sealed")
+    write_atomically(seal, f"{digest}  {DECISIONS}\n")
+
+
+def named(names: Sequence[str]) -> tuple[Contender, ...]:
+    """The contenders of these names, all where none is given."""
+    return tuple(c for c in CONTENDERS if not names or c.name in names)

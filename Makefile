@@ -1,10 +1,11 @@
 # make setup  the environment and the embedded model      make demo  the demonstration
 # make test   tests, style, types and import layers       make bench  the speed ratios
+# make docs   docs/reference from the code
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= runs/demo
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench docs clean
 
 setup: .venv/.ready
 	@$(BIN)/coterie models fetch
@@ -28,6 +29,9 @@ check: .venv/.ready
 
 bench: setup
 	@for file in benchmarks/*.py; do case $$file in *gpu.py) ;; *) $(BIN)/python $$file || exit 1 ;; esac; done
+
+docs: .venv/.ready
+	@$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+# Tests work on small arrays: more threads would only wait for each other, on busy cores for minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from coterie.backends.recorded import Scripted
 from coterie.config import build
 from coterie.pool import pool_of, revise

@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -61,15 +63,31 @@ def outcomes() -> Outcomes:
     )
 
 
+INNER = {"use": "knn", "encoder": "hashed", "k": 5}
+SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "router": {
+        "calibrated": {"router": INNER},
+        "cost_aware": {"router": INNER, "trade": 100.0},
+        "extended": {"router": INNER},
+    },
+    "encoder": {"joined": {"encoders": ["hashed", "layout"]}},
+}
+"""What a part cannot be made without; the others have defaults."""
+LEARNED = [name for name in names("router") if hasattr(find("router", name), "fit")]
+PREDICTING = [name for name in names("router") if hasattr(find("router", name), "predict")]
+
+
+def table_of(name: str, **more: Any) -> dict[str, Any]:
+    """The router's settings, over a light encoder."""
+    light = {"encoder": "hashed"} if "encoder" in find("router", name).__dataclass_fields__ else {}
+    return {"use": name, **light, **SETTINGS["router"].get(name, {}), **more}
+
+
+@cache
 def router(name: str):
-    """The router as a user would have it: over a light encoder, fitted where it learns."""
-    fields = build_fields(name)
-    made = build("router", {"use": name, **fields})
-    return made.fit(outcomes()) if hasattr(made, "fit") else made
-
-
-def build_fields(name: str) -> dict:
-    return {"encoder": {"use": "hashed"}} if "encoder" in find("router", name).__dataclass_fields__ else {}
+    """The router as a user would have it, fitted where it learns; once, as nothing that a test does changes it."""
+    made = build("router", table_of(name))
+    return made.fit(outcomes()) if name in LEARNED else made
 
 
 @pytest.mark.parametrize("name", names("router"))
@@ -107,20 +125,86 @@ def test_router_decides_the_same_again_and_from_threads(name):
     assert [r.weights for r in asyncio.run(together())] == [r.weights for r in serial]
 
 
-@pytest.mark.parametrize("name", [n for n in names("router") if n not in ("random", "uniform", "cheapest")])
+@pytest.mark.parametrize("name", PREDICTING)
+def test_router_predicts_for_many_what_it_decides_for_one(name):
+    """R1: a query's scores do not depend on those that are asked about with it, nor on the order of agents."""
+    made = router(name)
+    table = made.predict(QUERIES, POOL)
+    assert table.shape == (len(QUERIES), 3)
+    assert np.isfinite(table).all()
+    assert (table >= 0).all()
+    for row, query in zip(table, QUERIES, strict=True):
+        scores = made.route(State(query, POOL, (), 1)).scores
+        assert [scores[name] for name in POOL.names()] == pytest.approx(row.tolist(), abs=1e-6)
+    assert np.allclose(made.predict(QUERIES[::-1], pool_of(AGENTS[::-1]))[::-1], table, atol=1e-6)
+    assert made.predict([], POOL).shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", LEARNED)
 def test_learned_router_survives_the_disk_and_fit_leaves_the_old_one_alone(name, tmp_path):
-    bare = build("router", {"use": name, **build_fields(name)})
+    bare = build("router", table_of(name))
+    before = dict(vars(bare))
     fitted = bare.fit(outcomes())
     assert fitted is not bare
+    assert {key: vars(bare)[key] for key in before} == before
     fitted.save(tmp_path / "router.safetensors")
-    loaded = build("router", {"use": name, **build_fields(name), "weights": "router.safetensors"}, base=tmp_path)
+    loaded = build("router", table_of(name, weights="router.safetensors"), base=tmp_path)
     for query in QUERIES:
         state = State(query, POOL, (), 1)
         assert loaded.route(state).ranked() == fitted.route(state).ranked()
         assert dict(loaded.route(state).weights) == pytest.approx(dict(fitted.route(state).weights), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["domain", "familiarity", "knn", "mlp", "oracle"])
+@pytest.mark.parametrize("name", LEARNED)
+def test_router_fitted_on_the_same_outcomes_decides_the_same(name):
+    """What the survivor of the disk decides is what this test's own fit decides: nothing is left to chance."""
+    again = build("router", table_of(name)).fit(outcomes())
+    for query in QUERIES[:6]:
+        state = State(query, POOL, (), 1)
+        assert again.route(state) == router(name).route(state)
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("torch", "sklearn", "scipy"):
+    sys.modules[name] = None
+sys.path.insert(0, sys.argv[1])
+import test_contracts as here
+from coterie.errors import ConfigError, MissingExtra
+for name in here.LEARNED:
+    table = here.table_of(name)
+    try:
+        made = here.build("router", table).fit(here.outcomes())
+        print(name, "fits", sorted(made.route(here.State(here.QUERIES[0], here.POOL)).weights))
+    except MissingExtra as error:
+        print(name, "needs", error)
+asked = here.build("router", here.table_of("familiarity", weights=sys.argv[2]))
+try:
+    asked.route(here.State(here.QUERIES[0], here.POOL))
+except MissingExtra as error:
+    print("asking familiarity needs", error)
+"""
+
+
+def test_a_router_whose_extra_is_absent_says_what_to_install(tmp_path):
+    """Without torch and scikit-learn a router can be fitted, or names the extra that it needs: no traceback."""
+    router("familiarity").save(tmp_path / "weights")
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, str(Path(__file__).parent), str(tmp_path / "weights")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert set(said) == {*LEARNED, "asking"}
+    light = {name for name, text in said.items() if text.startswith("fits")}
+    assert {"best_single", "calibrated", "cost_aware", "domain", "extended", "knn", "oracle"} <= light
+    for name in ("mlp", "familiarity"):
+        assert said[name] == "needs torch is not installed: pip install 'coterie[local]'"
+    assert said["asking"].endswith("needs torch is not installed: pip install 'coterie[local]'")
+    assert said["forest"] == "needs scikit-learn is not installed: pip install 'coterie[routers]'"
+
+
+@pytest.mark.parametrize(
+    "name", ["calibrated", "domain", "extended", "familiarity", "forest", "knn", "mlp", "oracle"]
+)
 def test_learned_router_tells_planted_experts_apart(name):
     made = router(name)
     right = sum(
@@ -298,11 +382,14 @@ def test_chat_is_never_graded():
         assert catalog.verify("4", asked("chat", gold)).verdict == "error"
 
 
-@pytest.mark.parametrize("kind", sorted(catalog.KINDS))
+@pytest.mark.parametrize("kind", catalog.kind_names())
 def test_kind_judges_nothing_as_something(kind):
     """G4: no text is ever right by being empty, and no gold is an error, not a wrong answer."""
     query = Query(
-        id="q", messages=(Message(role="user", content="?"),), task=kind, contract=catalog.KINDS[kind].contract
+        id="q",
+        messages=(Message(role="user", content="?"),),
+        task=kind,
+        contract=catalog.find_kind(kind).contract,
     )
     score = catalog.verify("anything", query)
     assert score.verdict == "error"
@@ -337,7 +424,7 @@ def encoder(request):
     """The encoder of a name; `hidden` reads the states of the tiny model."""
     name = request.param
     if name != "hidden":
-        return build("encoder", name)
+        return build("encoder", {"use": name, **SETTINGS["encoder"].get(name, {})})
     return build("encoder", {"use": name, "model": request.getfixturevalue("tiny")})
 
 

@@ -6,8 +6,7 @@ Agents are scripted and features hashed here; what stands for the embedded model
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,30 @@ import numpy as np
 import pytest
 import yaml
 
-from coterie.cli.main import cli, run
+from coterie.cli.main import run
 from coterie.config import COMPONENTS, find
 from coterie.outcomes import Outcomes
 from coterie.storage.tables import write_table
 from coterie.tasks.catalog import load_task
 from coterie.team import Team, recipe_file
 from coterie.types import State
+from documents import FENCE, ROOT, blocks, commands, lines, named, parse, pieces, resolved, without_code
 
-ROOT = Path(__file__).parents[1]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = [*GUIDES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "results").rglob("*.md"))]
+PAGES = [
+    *GUIDES,
+    ROOT / "CHANGELOG.md",
+    *sorted(
+        page for folder in ("guides", "reference", "results") for page in (ROOT / "docs" / folder).rglob("*.md")
+    ),
+]
 HEAVY = {("models", "fetch"), ("demo",), ("data", "pin")}
 """Commands that bring or run the embedded model, or ask the hub: they are parsed and not run."""
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 SHELL = {"make", "coterie", "source"}
-
-
-def named(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+ROWS = {"json", "csv", "toml"}
+WALKS = sorted((ROOT / "docs" / "guides").glob("*.md"))
+"""Guides that tests/test_guides.py follows from top to bottom; here it is looked at what is written in them."""
 
 
 def guides_with(language: str) -> pytest.MarkDecorator:
@@ -44,76 +48,11 @@ def guides_with(language: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("path", found, ids=named)
 
 
-each_guide = pytest.mark.parametrize("path", GUIDES, ids=named)
+each_guide = pytest.mark.parametrize("path", [*GUIDES, *WALKS], ids=named)
 each_page = pytest.mark.parametrize("path", PAGES, ids=named)
 
 
-# --- reading ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A fenced block, or a `span` of code in the text."""
-
-    language: str
-    text: str
-
-
-FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$|(?<!`)`([^`\n]+)`(?!`)", re.DOTALL | re.MULTILINE)
-
-
-def pieces(path: Path) -> list[Piece]:
-    """All code of a document, in order."""
-    found = FENCE.finditer(path.read_text(encoding="utf-8"))
-    return [Piece("span", m[3]) if m[3] else Piece(m[1], m[2]) for m in found]
-
-
-def blocks(path: Path) -> list[Piece]:
-    return [piece for piece in pieces(path) if piece.language != "span"]
-
-
-def lines(piece: Piece) -> Iterator[list[str]]:
-    """The words of each shell command, comments and leading assignments left out."""
-    for line in piece.text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-            words = words[1:]
-        if words:
-            yield words
-
-
-def commands(path: Path) -> list[list[str]]:
-    """The words after `coterie` of every command line: in shell blocks, and in the text where it starts a span."""
-    shell = [
-        p for p in pieces(path) if p.language == "bash" or (p.language == "span" and p.text.startswith("coterie "))
-    ]
-    return [words[1:] for piece in shell for words in lines(piece) if words[0] == "coterie"]
-
-
-def without_code(path: Path) -> str:
-    return FENCE.sub("", path.read_text(encoding="utf-8"))
-
-
 # --- commands are there -------------------------------------------------------------------------------
-
-
-def resolved(words: Sequence[str]) -> tuple[click.Command, click.Context, list[str]]:
-    """The command that the words name, and those that are left for it; a usage error where there is none."""
-    command: click.Command = cli
-    context, rest = click.Context(cli, info_name="coterie"), list(words)
-    while isinstance(command, click.Group) and rest:
-        name, found, rest = command.resolve_command(context, rest)
-        assert name is not None
-        assert found is not None
-        command, context = found, click.Context(found, info_name=name, parent=context)
-    return command, context, rest
-
-
-def parse(words: Sequence[str]) -> None:
-    """Read a command line as it would be before it is run. Words that name a command and no more only find it."""
-    command, context, rest = resolved(words)
-    if rest:
-        command.make_context(context.info_name, rest, parent=context.parent)
 
 
 @each_page
@@ -156,9 +95,10 @@ def test_the_makefile_calls_commands_that_are_there():
 @each_guide
 def test_every_block_is_of_a_kind_that_is_tested(path):
     for block in blocks(path):
-        assert block.language in ("bash", "yaml", "python", ""), block.text
+        more, shell = (ROWS, SHELL | {"pip", "pytest"}) if path in WALKS else (set(), SHELL)
+        assert block.language in {"bash", "yaml", "python", ""} | more, block.text
         if block.language == "bash":
-            assert {words[0] for words in lines(block)} <= SHELL, block.text
+            assert {words[0] for words in lines(block)} <= shell, block.text
 
 
 def test_the_readme_is_short_and_names_the_two_commands():

@@ -106,6 +106,22 @@ def test_failed_calls_are_an_error_and_a_spent_limit_is_wrong(tmp_path):
     assert spent.score.verdict == "fail"
 
 
+def test_rollouts_with_failed_calls_can_be_forgotten(tmp_path):
+    """Training asks them again; whatever else was answered is kept as it was, and can be sealed again."""
+    run = Run.open(tmp_path, {"task": "t"})
+    failure = Failure(agent="b", kind="Unreachable", message="refused")
+    for one in (trace("half \ud800"), trace(sample=1, failures=(failure,)), trace(sample=2, turns=(), final=None)):
+        run.append("vote", one)
+    run.seal(run.traces())
+    assert run.forget_failures() == 1
+    assert [found.sample for found in run.traces()["vote"]] == [0, 2]
+    assert run.traces()["vote"][0].text == "half \ud800"
+    run.append("vote", trace("5", sample=1))
+    run.seal(run.traces())
+    assert run.forget_failures() == 0
+    assert (tmp_path / "decisions.sha256").is_file()
+
+
 def test_what_is_no_regular_file_is_never_replaced(tmp_path):
     """A rename over a device would make it a file for everybody."""
     device = tmp_path / "device"

@@ -57,7 +57,11 @@ class ReplayOptions:
 @click.option("--agents", "-a", multiple=True, help="Only these agents (repeatable or separated by commas).")
 @click.option("--router", "routers", multiple=True, help="Only these routers (default: all; repeatable).")
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Splits and trainings.")
-@click.option("--encoder", type=click.Choice(["sentence", "hashed"]), help="Default: sentence where installed.")
+@click.option(
+    "--encoder",
+    type=click.Choice(["sentence", "hashed"]),
+    help="Default: sentence where installed, up to 5,000 questions.",
+)
 @click.option("--at-most-cost", type=click.FloatRange(0), help="Dollars a thousand queries that may be spent.")
 @click.option("--within-points", type=float, help="Points below the best single agent that may be lost.")
 @click.option("--out", "-o", type=FOLDER, help="Run folder; an unfinished one is gone on with.")
@@ -69,7 +73,7 @@ def replay_(chosen: ReplayOptions) -> None:
     targets = targets_of(material, chosen.at_most_cost, chosen.within_points)
     asked = Asked(
         seeds=chosen.seeds,
-        encoder=chosen.encoder or default_encoder(),
+        encoder=chosen.encoder or default_encoder(len(material.queries)),
         targets=targets,
         contenders=named(_known(chosen.routers)),
     )
@@ -128,7 +132,9 @@ agents = click.option("--agents", "-a", multiple=True, help="Only these agents (
 routers = click.option(
     "--router", "routers", multiple=True, help="Only these routers (repeatable, or with commas)."
 )
-seeds = click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100))
+seeds = click.option(
+    "--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Splits and trainings."
+)
 encoder = click.option("--encoder", type=click.Choice(["sentence", "hashed"]), help="Default: as in `replay`.")
 page = click.option("--out", "-o", type=FILE, help="Write an HTML page, too.")
 
@@ -147,7 +153,7 @@ def labels_(chosen: SeriesOptions) -> None:
     """How the score of routers on TABLE grows with the number of labelled queries."""
     material = read_material(chosen.table, _several(chosen.agents))
     contenders = named(_known(chosen.routers) or COMPARED)
-    features = Features.opened(chosen.encoder or default_encoder())
+    features = Features.opened(chosen.encoder or default_encoder(len(material.queries)))
     with show.progress() as watch:
         found = curve(contenders, material, features, _sizes(chosen.labels), chosen.seeds, watch)
     if chosen.out is not None:
@@ -173,7 +179,7 @@ def swap_(chosen: SeriesOptions) -> None:
     """Swap two agents of TABLE for two that a trained router never saw; compare with a full retrain."""
     material = read_material(chosen.table, _several(chosen.agents))
     contender = named(_known(chosen.routers) or COMPARED)[-1]
-    features = Features.opened(chosen.encoder or default_encoder())
+    features = Features.opened(chosen.encoder or default_encoder(len(material.queries)))
     size = _sizes(chosen.labels)[0]
     with show.progress() as watch:
         found = swaps(contender, material, features, chosen.seeds, watch, size)

@@ -37,7 +37,12 @@ class CalibrateOptions:
 @click.option("--at-most-cost", type=click.FloatRange(0), help="Dollars a thousand queries that may be spent.")
 @click.option("--within-points", type=float, help="Points below the best single agent that may be lost.")
 @click.option(
-    "--out", "-o", default="choice.json", show_default=True, type=click.Path(dir_okay=False, path_type=Path)
+    "--out",
+    "-o",
+    default="choice.json",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write.",
 )
 @options.settings
 @options.as_json

@@ -1,10 +1,12 @@
 """`eval`, `train`, `report` and `demo`: work that takes minutes, shows progress, and resumes after a kill."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
+import numpy as np
 
 from coterie.cli import options, show
 from coterie.config import nearest
@@ -33,6 +35,7 @@ class EvalOptions:
     samples: int
     out: Path | None
     baseline: str | None
+    alone: bool
     contracts: tuple[str, ...]
     concurrency: int
     settings: tuple[str, ...]
@@ -42,7 +45,12 @@ class EvalOptions:
 
 @click.command("eval")
 @click.argument("recipes", nargs=-1)
-@click.option("--task", "-t", required=True, help="Name of a task (see `coterie data list`) or a JSONL file.")
+@click.option(
+    "--task",
+    "-t",
+    required=True,
+    help="Name of a task (see `coterie data list`), a JSONL or CSV file, or a part of one (mine.jsonl/test).",
+)
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries.")
 @click.option(
     "--samples",
@@ -53,10 +61,13 @@ class EvalOptions:
 )
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder; an unfinished one is gone on with.")
 @click.option("--baseline", help="Recipe that the others are tested against (default: the first).")
+@click.option("--alone", is_flag=True, help="Measure each agent of the first recipe by itself, too.")
 @click.option(
     "--contract", "contracts", multiple=True, metavar="KIND=NAME", help="Answer contract for a kind of task."
 )
-@click.option("--concurrency", default=16, show_default=True, type=click.IntRange(1, 1024))
+@click.option(
+    "--concurrency", default=16, show_default=True, type=click.IntRange(1, 1024), help="Queries solved at a time."
+)
 @options.settings
 @options.no_cache
 @options.as_json
@@ -65,8 +76,9 @@ def eval_(chosen: EvalOptions) -> None:
     """Measure RECIPES (default: the built-in team) on a task."""
     names = chosen.recipes or (BUILTIN_RECIPE,)
     teams = options.load_teams(names, chosen.settings, options.open_cache(chosen.no_cache))
+    teams += study.alone(teams[0]) if chosen.alone else []
     _distinct([team.name for team in teams], chosen.baseline)
-    entries = [Entry(team=team, queries=_queries(team, chosen), samples=chosen.samples) for team in teams]
+    entries = _entries(teams, chosen)
     task = load_task(chosen.task, limit=chosen.limit)
     baseline = chosen.baseline or (teams[0].name if len(teams) > 1 else None)
     out = chosen.out or options.new_folder(task.name)
@@ -78,9 +90,18 @@ def eval_(chosen: EvalOptions) -> None:
     _print(task.name, traces, baseline, chosen.as_json)
 
 
-def _queries(team: Team, chosen: EvalOptions) -> tuple[Query, ...]:
+def _entries(teams: Sequence[Team], chosen: EvalOptions) -> list[Entry]:
+    """A row for each team, its queries in the words of its contracts; the task is read once for equal contracts."""
     given = dict(_pair(text) for text in chosen.contracts)
-    return load_task(chosen.task, limit=chosen.limit, contracts={**team.contracts, **given}).queries
+    wanted = [{**team.contracts, **given} for team in teams]
+    read: dict[str, tuple[Query, ...]] = {}
+    for contracts in wanted:
+        if repr(contracts) not in read:
+            read[repr(contracts)] = load_task(chosen.task, limit=chosen.limit, contracts=contracts).queries
+    return [
+        Entry(team=team, queries=read[repr(contracts)], samples=chosen.samples)
+        for team, contracts in zip(teams, wanted, strict=True)
+    ]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -115,7 +136,7 @@ class TrainOptions:
     table: Path | None
     test: str | None
     limit: int | None
-    out: Path
+    out: Path | None
     settings: tuple[str, ...]
     no_cache: bool
     as_json: bool
@@ -123,12 +144,14 @@ class TrainOptions:
 
 @click.command()
 @options.recipe
-@click.option("--task", "-t", help="Ask every agent on this task first (kept in OUT's folder, resumable).")
+@click.option("--task", "-t", help="Ask every agent on this task first (kept beside OUT; a stopped one goes on).")
 @click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="Outcomes of a finished run.")
 @click.option("--table", type=click.Path(path_type=Path), help="A recorded outcome table (folder).")
 @click.option("--test", help="The task that the router will be judged on: what it asks is left out of training.")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries of the task.")
-@click.option("--out", "-o", default="router.safetensors", show_default=True, type=FILE)
+@click.option(
+    "--out", "-o", type=FILE, help="File of the weights (default: the recipe's `weights`, else router.safetensors)."
+)
 @options.settings
 @options.no_cache
 @options.as_json
@@ -139,23 +162,55 @@ def train(chosen: TrainOptions) -> None:
         raise ConfigError("give one source of outcomes: --task, --run or --table")
     team = Team.load(chosen.recipe, chosen.settings, cache=options.open_cache(chosen.no_cache))
     router = study.learned(team.router)
-    outcomes, left_out = _outcomes(team, chosen)
+    out = chosen.out or Path(getattr(team.router, "weights", None) or "router.safetensors")
+    outcomes, left_out = _outcomes(team, chosen, out)
     if not set(outcomes.agents) & set(team.pool):
         raise ConfigError(f"there are no outcomes of this team's agents ({', '.join(team.pool)}) as they are now")
     fitted = router.fit(outcomes)
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    fitted.save(chosen.out)
-    facts = {"queries": len(outcomes.queries), "agents": outcomes.means(), "weights": str(chosen.out)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fitted.save(out)
+    facts = {"queries": len(outcomes.queries), "agents": outcomes.means(), "weights": str(out)}
+    facts |= {"missing": _missing(team, outcomes)}
     facts |= {"left_out": left_out} if chosen.test else {}
     if chosen.as_json:
         options.print_json(facts)
     else:
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in outcomes.means().items())
         note = f", {left_out} left out as {chosen.test} asks them too" if chosen.test else ""
-        click.echo(f"fitted on {len(outcomes.queries)} queries{note} (mean score: {means}); wrote {chosen.out}")
+        click.echo(f"fitted on {len(outcomes.queries)} queries{note} (mean score: {means}); wrote {out}")
+        for line in (*_lost(_missing(team, outcomes), len(outcomes.queries)), *_advice(team, chosen, out)):
+            click.echo(line, err=True)
 
 
-def _outcomes(team: Team, chosen: TrainOptions) -> tuple[Outcomes, int]:
+def _missing(team: Team, outcomes: Outcomes) -> dict[str, int]:
+    """How many queries each solver has no outcome on, where there are any."""
+    seen = dict(zip(outcomes.agents, (~np.isnan(outcomes.scores)).sum(axis=0).tolist(), strict=True))
+    counts = {name: len(outcomes.queries) - int(seen.get(name, 0)) for name in team.pool.names()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _lost(missing: Mapping[str, int], size: int) -> list[str]:
+    """A line for each agent that taught nothing on some queries: a failed call is no wrong answer."""
+    return [f"warning: {name} has no outcome on {n} of {size} queries" for name, n in missing.items()]
+
+
+def _advice(team: Team, chosen: TrainOptions, out: Path) -> list[str]:
+    """What is left to do: let the recipe name the weights, and measure."""
+    lines, named = [], getattr(team.router, "weights", None)
+    if named is None or Path(named).resolve() != out.resolve():
+        lines.append(f"to use them, name them in the recipe: router: {{weights: {out.resolve()}}}")
+    if test := chosen.test or _test_part(chosen.task or ""):
+        lines.append(f"next: {shlex.join(['coterie', 'eval', chosen.recipe, '--alone', '--task', test])}")
+    return lines
+
+
+def _test_part(task: str) -> str:
+    """The name of the part that goes with a training part; empty for other names."""
+    target, sign, parameters = task.partition("?")
+    return f"{target.removesuffix('/train')}/test{sign}{parameters}" if target.endswith("/train") else ""
+
+
+def _outcomes(team: Team, chosen: TrainOptions, out: Path) -> tuple[Outcomes, int]:
     """What to fit on, and how many queries are left out of it because the test asks them too."""
     test = () if chosen.test is None else load_task(chosen.test).queries
     if chosen.table is not None:
@@ -165,14 +220,14 @@ def _outcomes(team: Team, chosen: TrainOptions) -> tuple[Outcomes, int]:
         return study.unseen_outcomes(Outcomes.from_traces(traces, team.pool), test)
     whole = load_task(chosen.task, limit=chosen.limit, contracts=team.contracts)
     task, left_out = study.unseen(whole, test)
-    folder = chosen.out.with_suffix(".outcomes")
+    folder = study.collected(team, task, out.with_suffix(".outcomes"))
     with show.progress() as watch:
         return options.run_with([team], study.collect(team, task, folder, watch)), left_out
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", "-o", default="report.html", show_default=True, type=FILE)
+@click.option("--out", "-o", default="report.html", show_default=True, type=FILE, help="Page to write.")
 def report(runs: tuple[Path, ...], out: Path) -> None:
     """Write one HTML file about finished RUNS that opens offline."""
     write_report(out, [run_view(path) for path in runs])
@@ -194,7 +249,9 @@ def run_view(path: Path) -> RunView:
 
 
 @click.command()
-@click.option("--out", "-o", default="runs/demo", show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", "-o", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="Run folder."
+)
 @click.option("--train", "n_train", default=demo_study.TRAIN, show_default=True, help="Training queries.")
 @click.option("--test", "n_test", default=demo_study.TEST, show_default=True, help="Test queries.")
 @options.settings

@@ -34,7 +34,7 @@ def choose(router: Router, outcomes: Outcomes, pool: Pool, target: Target) -> Ch
     vars(plain)["_parts"] = router._parts
     predicted, dollars = plain.estimates(outcomes.queries, pool)
     swept = sweep(predicted, dollars, scores, costs)
-    place = chosen(swept, target, float(np.nanmax(np.nanmean(scores, axis=0))))
+    place = chosen(swept, target)
     came = scores[np.arange(len(scores)), swept.picks[place]]
     return Choice(
         trade=float(swept.trades[place]),

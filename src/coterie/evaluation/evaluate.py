@@ -83,6 +83,8 @@ def _router_identity(router: Any) -> str:
         try:
             router.save(file)
         except ConfigError:
+            if getattr(router, "weights", None) is not None:
+                raise  # weights that cannot be read are no router without any
             return f"{settings} untrained"
         return f"{settings} {sha256(file.read_bytes()).hexdigest()}"
 

@@ -25,7 +25,7 @@ from coterie.strategies.vote import TopK, Vote
 from coterie.tasks.contamination import without_seen
 from coterie.tasks.task import Task
 from coterie.team import Team
-from coterie.types import Query, Router, State, Trace, record
+from coterie.types import Pool, Query, Router, State, Trace, record
 
 BEST = "best single"
 EVERYBODY = "majority of all"
@@ -67,15 +67,35 @@ def everybody(team: Team, name: str = EVERYBODY) -> Team:
     return replace(team, name=name, router=build("router", "uniform"), strategy=TopK(weighted=False))
 
 
+def alone(team: Team) -> list[Team]:
+    """Each solver of the team by itself: what routing among them has to beat."""
+    router, strategy = build("router", "uniform"), Single(fallbacks=0)
+    return [
+        replace(team, name=f"{name} alone", pool=Pool({name: team.pool[name]}), router=router, strategy=strategy)
+        for name in team.pool.names()
+    ]
+
+
 async def collect(team: Team, task: Task, folder: Path, watch: Watch) -> Outcomes:
-    """What each agent of the team scores on each query of a task; goes on where a killed one stopped."""
+    """What each agent of the team scores on each query of a task; goes on where a killed one stopped.
+
+    Calls that failed the last time are made again.
+    """
     entry = Entry(team=everybody(team), queries=task.queries)
     run = Run.open(folder, run_config(task, [entry], None))
+    run.forget_failures()
     traces = await evaluate([entry], run, concurrency=CONCURRENCY, watch=watch)
     outcomes = Outcomes.from_traces(traces[entry.team.name])
     if not outcomes.agents:
         raise DataError(f"{task.name}: no agent has a scored answer, so that there is nothing to learn from")
     return outcomes
+
+
+def collected(team: Team, task: Task, folder: Path) -> Path:
+    """Where below `folder` the outcomes of these very agents and queries are kept: others do not disturb them."""
+    entry = Entry(team=everybody(team), queries=task.queries)
+    facts = json.dumps(run_config(task, [entry], None), sort_keys=True, default=str)
+    return folder / sha256(facts.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 @record

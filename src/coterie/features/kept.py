@@ -49,8 +49,9 @@ class Kept:
             part = keys[start : start + CHUNK]
             rows = np.asarray(self.encoder.encode([wanted[key] for key in part]), dtype=np.float32)
             self.known.update(zip(part, rows, strict=True))
-        if keys and self.file is not None:
-            save_tensors(self.file, {"vectors": np.stack(list(self.known.values()))}, {"keys": list(self.known)})
+            if self.file is not None:
+                vectors = np.stack(list(self.known.values()))  # (n, D)
+                save_tensors(self.file, {"vectors": vectors}, {"keys": list(self.known)})
 
     @property
     def file(self) -> Path | None:

@@ -77,6 +77,8 @@ def read(router: str, path: str | None, encoder: str = "") -> Artefact:
     """
     if path is None:
         raise ConfigError(f"router {router}: is not fitted: give `weights`, a file written by `coterie train`")
+    if not Path(path).is_file():
+        raise ConfigError(f"{path}: there is no such file; `coterie train` writes it")
     tensors, metadata = load_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("router") != router:
         found = f"{metadata.get('router', 'something else')} (format {metadata.get('format')})"

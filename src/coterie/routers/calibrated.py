@@ -14,6 +14,7 @@ from coterie.types import Pool, Query, Routing, Share, State, draw, spec
 
 NAME = "calibrated"
 KNOTS = 24
+"""Even in log odds, where sure scores lie as far apart as others; and 0 and 1."""
 EDGE = 1e-3
 PRIOR = 4.0
 """Labels that the prior (nothing to correct) counts as, so that few labels correct little."""
@@ -73,7 +74,7 @@ class Calibrated:
 
     def _map(self, raw: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
         """Where the map bends: (2, K), scores and chances."""
-        grid = np.linspace(0, 1, KNOTS)
+        grid = places()
         seen = ~np.isnan(labels) if labels is not None else np.zeros(len(raw), dtype=bool)
         if labels is None or not seen.any():
             return np.stack([grid, grid])
@@ -105,32 +106,46 @@ def in_pool_knots(outer: Artefact, pool: Pool) -> np.ndarray:
     return np.stack([knots[rows[name]] if name in rows else np.stack([grid, grid]) for name in pool.names()])
 
 
+def places() -> np.ndarray:
+    """Scores at which a map can bend: (KNOTS,)."""
+    low, high = map(float, logit(np.array([0.0, 1.0])))
+    return np.concatenate([[0.0], sigmoid(np.linspace(low, high, KNOTS - 2)), [1.0]])
+
+
 def scaled(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Chances at `grid` by logistic regression of outcomes y (n,) on the logit of scores x (n,), Newton's method.
 
     A ridge of PRIOR labels pulls slope and offset towards 1 and 0: few labels correct little.
     """
-    design = np.stack([logit(x), np.ones_like(x)], axis=1)
+    design = np.stack([logit(x), np.ones_like(x)], axis=1)  # (n, 2)
     start = np.array([1.0, 0.0])
-    found = start.copy()
-    for _ in range(25):
+
+    def loss(weights: np.ndarray) -> float:
+        odds = design @ weights
+        return float((np.logaddexp(0, odds) - y * odds).sum() + PRIOR / 2 * ((weights - start) ** 2).sum())
+
+    found = start
+    for _ in range(50):
         chance = sigmoid(design @ found)
         gradient = design.T @ (y - chance) - PRIOR * (found - start)
         curvature = (design * (chance * (1 - chance))[:, None]).T @ design + PRIOR * np.eye(2)
         step = np.linalg.solve(curvature, gradient)
-        found += step
+        while loss(found + step) > loss(found) and np.abs(step).max() > 1e-8:
+            step = step / 2  # far from the optimum a whole step can overshoot without end
+        found = found + step
         if np.abs(step).max() < 1e-8:
             break
-    found[0] = max(found[0], 0.0)  # a head never turns an agent's order of queries round
-    return sigmoid(np.stack([logit(grid), np.ones_like(grid)], axis=1) @ found)
+    slope = max(found[0], 0.0)  # a head never turns an agent's order of queries round
+    return sigmoid(slope * logit(grid) + found[1])
 
 
 def isotonic(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Chances at `grid` by pool-adjacent-violators on scores x (n,) and outcomes y (n,)."""
-    order = np.argsort(x, kind="stable")
+    """Chances at `grid` by pool-adjacent-violators on scores x (n,) and outcomes y (n,); equal scores are one."""
+    scores, place, counts = np.unique(x, return_inverse=True, return_counts=True)
+    sums = np.bincount(place, weights=y)
     blocks: list[list[float]] = []  # sum of outcomes, labels, sum of scores
-    for score, outcome in zip(x[order], y[order], strict=True):
-        blocks.append([float(outcome), 1.0, float(score)])
+    for score, total, count in zip(scores.tolist(), sums.tolist(), counts.tolist(), strict=True):
+        blocks.append([total, count, score * count])
         while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] >= blocks[-1][0] * blocks[-2][1]:
             last = blocks.pop()
             blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]

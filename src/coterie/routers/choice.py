@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from coterie.errors import ConfigError, DataError
-from coterie.types import STRICT, Pool, record
+from coterie.storage.runs import write_atomically
+from coterie.types import STRICT, Amount, Pool, record
 
 GRID = 81
 
@@ -22,7 +23,8 @@ class Target:
     """What the trade is to reach on the labelled queries.
 
     `at_most_cost`: the best score for at most this many dollars a thousand queries. `within_points`: the lowest
-    cost at a score at most this many points (hundredths) below the best single agent's.
+    cost at a score at most this many points (hundredths) below the best single agent's, one standard error of the
+    paired difference put on top: the cheapest trade that seems to hold on the labels tends to be a lucky one.
     """
 
     __pydantic_config__ = STRICT
@@ -38,7 +40,7 @@ class Choice:
     """
 
     __pydantic_config__ = STRICT
-    trade: float
+    trade: Amount
     target: Target
     score: float
     interval: tuple[float, float]
@@ -60,12 +62,9 @@ class Choice:
             )
 
     def save(self, path: Path) -> None:
-        """Write the file that `read_choice` reads, whole or not at all."""
-        draft = path.with_name(f".{path.name}.draft")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Write the file that `read_choice` reads, whole or not at all. Raises: ConfigError."""
         text = json.dumps(TypeAdapter(Choice).dump_python(self, mode="json"), indent=2, allow_nan=False)
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_atomically(path, text + "\n")
 
 
 def read_choice(path: str) -> Choice:
@@ -82,11 +81,16 @@ def read_choice(path: str) -> Choice:
 
 @record
 class Sweep:
-    """What each trade of a grid gives on labelled queries: mean score and mean dollars a query, (T,) each."""
+    """What each trade of a grid gives on labelled queries, (T,) each.
+
+    Mean score, mean dollars a query, mean gain over the best single agent and its standard error.
+    """
 
     trades: np.ndarray
     scores: np.ndarray
     costs: np.ndarray
+    gains: np.ndarray
+    errors: np.ndarray
     picks: np.ndarray  # (T, n) column of the agent chosen
 
 
@@ -99,10 +103,14 @@ def sweep(predicted: np.ndarray, expected: np.ndarray, scores: np.ndarray, costs
     trades = grid(predicted, expected)
     picks = np.stack([(predicted - trade * expected).argmax(axis=1) for trade in trades])
     rows = np.arange(len(predicted))
+    came = scores[rows, picks]  # (T, n)
+    gains = came - scores[:, np.nanargmax(np.nanmean(scores, axis=0))]
     return Sweep(
         trades=trades,
-        scores=np.nanmean(scores[rows, picks], axis=1),
+        scores=np.nanmean(came, axis=1),
         costs=np.nanmean(costs[rows, picks], axis=1),
+        gains=np.nanmean(gains, axis=1),
+        errors=np.nanstd(gains, axis=1) / np.sqrt(np.maximum((~np.isnan(gains)).sum(axis=1), 1)),
         picks=picks,
     )
 
@@ -118,18 +126,23 @@ def grid(predicted: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.geomspace(low, high, GRID - 1)])
 
 
-def chosen(found: Sweep, target: Target, best_single: float) -> int:
+def chosen(found: Sweep, target: Target) -> int:
     """The place in the sweep that meets the target. Raises: DataError where none does."""
     if target.kind == "at_most_cost":
         meets = found.costs * 1000 <= target.value * (1 + 1e-9)
         order = np.lexsort((found.costs, -found.scores))
     else:
-        meets = found.scores >= best_single - target.value / 100 - 1e-12
+        meets = found.gains - found.errors >= -target.value / 100 - 1e-12
         order = np.lexsort((-found.scores, found.costs))
     good = [int(i) for i in order if meets[i]]
     if not good:
-        closest = float(found.costs.min() * 1000) if target.kind == "at_most_cost" else float(found.scores.max())
-        unit = "$ a thousand queries" if target.kind == "at_most_cost" else "mean score"
-        wanted = f"{target.kind} {target.value:g}"
-        raise DataError(f"no trade reaches {wanted} on these labels; closest: {closest:.4g} {unit}")
+        raise DataError(
+            f"no trade reaches {target.kind} {target.value:g} on these labels; closest: {_closest(found, target)}"
+        )
     return good[0]
+
+
+def _closest(found: Sweep, target: Target) -> str:
+    if target.kind == "at_most_cost":
+        return f"${1000 * float(found.costs.min()):.4g} a thousand queries"
+    return f"within {-100 * float((found.gains - found.errors).max()):.3g} points"

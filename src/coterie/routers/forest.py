@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from coterie.errors import ConfigError
 from coterie.features.checks import AnyEncoder, identity_of
 from coterie.features.hashed import Hashed
 from coterie.features.layout import Layout
@@ -95,7 +96,10 @@ class Forest:
 
     @once
     def _known(self) -> Artefact:
-        return read(NAME, self.weights, identity_of(self.encoder))
+        known = read(NAME, self.weights, identity_of(self.encoder))
+        if known.notes.get("layout") != Layout().identity:
+            raise ConfigError(f"{self.weights}: was fitted on another layout of questions; fit it again")
+        return known
 
 
 def prompts(queries: Sequence[Query]) -> list[Messages]:

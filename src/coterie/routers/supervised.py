@@ -45,14 +45,16 @@ class KNN:
         """Similarity with every training query: (n, Q)."""
         known = self._known
         features = features_of(self.encoder, [query.messages for query in queries], "knn", known.width)
-        return np.asarray(unit(standard(features, known.tensors)) @ known.tensors["features"].T)
+        rows = unit(standard(features, known.tensors)).astype(np.float64)
+        # Last digits of a product depend on how many rows it has; who is near must not hang on them.
+        return np.asarray((rows @ known.tensors["features"].T).round(9))
 
     def _means(self, near: np.ndarray, pool: Pool) -> np.ndarray:
         # Equally near queries come in the order of the outcomes, so that the choice never depends on a sort.
         rows = np.argsort(-near, axis=1, kind="stable")[:, : self.k]
         tensors = self._known.tensors
         means = [means_or(tensors["scores"][found], tensors["overall"]) for found in rows]
-        return in_pool(self._known, np.array(means).reshape(len(near), -1), pool)
+        return in_pool(self._known, np.array(means).reshape(len(near), len(tensors["overall"])), pool)
 
     def fit(self, outcomes: Outcomes) -> "KNN":
         """A copy that knows these queries."""

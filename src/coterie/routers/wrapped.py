@@ -26,14 +26,19 @@ else:
 
 
 def known_agents(router: Any) -> Pool:
-    """The agents that a fitted router has weights for, as a pool. Raises: ConfigError where it is not fitted."""
-    if hasattr(router, "router"):
-        return known_agents(router.router)
-    known = router._trained if hasattr(type(router), "_trained") else router._known
+    """The agents that a fitted router has scores for, as a pool. Raises: ConfigError where it is not fitted."""
+    if hasattr(type(router), "_parts"):
+        outer, inner = router._parts
+        return Pool({**known_agents(inner), **_named(outer)})
+    known = getattr(router, "_trained" if hasattr(type(router), "_trained") else "_known", None)
     if known is None:
         raise ConfigError(f"router {type(router).__name__}: is not fitted: it knows no agent")
+    return Pool(_named(known))
+
+
+def _named(known: Any) -> dict[str, Agent]:
     agents = zip(known.names, known.keys, strict=True)
-    return Pool({name: Agent(name=name, model="known:weights", revision=key) for name, key in agents})
+    return {name: Agent(name=name, model="known:weights", revision=key) for name, key in agents}
 
 
 def inner_file(path: str | Path) -> Path:

@@ -43,7 +43,7 @@ class Run:
             _refuse_other(file, config)
         write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False))
         lock = _only_writer(path)
-        for name in ("traces.jsonl", "scores.jsonl"):
+        for name in ("traces.jsonl", "scores.jsonl", "decisions.jsonl"):
             _drop_torn_tail(path / name)
         run = Run(path, config, lock=lock)._with_scores()
         run.scores = {key: score for key, score in run.scores.items() if score.verdict != "error"}
@@ -89,6 +89,20 @@ class Run:
     def append(self, recipe: str, trace: Trace) -> None:
         """Add one finished rollout."""
         append_line(self.path / "traces.jsonl", {"recipe": recipe, "trace": TRACE.dump_python(trace, mode="json")})
+
+    def forget_failures(self) -> int:
+        """Take out the rollouts in which a call failed, so that they are solved again; how many they were.
+
+        Their seal goes with them: this is for runs that train, not for those that are evidence.
+        """
+        file = self.path / "traces.jsonl"
+        rows = list(read_lines(file))
+        kept = [row for row in rows if not (isinstance(t := row.get("trace"), dict) and t.get("failures"))]
+        if len(kept) < len(rows):
+            write_atomically(file, "".join(json.dumps(row) + "\n" for row in kept))
+            for name in ("decisions.jsonl", "decisions.sha256"):
+                (self.path / name).unlink(missing_ok=True)
+        return len(rows) - len(kept)
 
     def seal(self, traces: Mapping[str, Iterable[Trace]]) -> str:
         """Write and hash every decision before grading; raise ConfigError if a sealed one has changed."""

@@ -41,8 +41,8 @@ class SelfConsistency:
 class BestOfN:
     """The router's first choice is sampled `samples` times; the sample with the best mean log-probability wins.
 
-    Needs a backend that returns log-probabilities: `return_tokens: true` of `local`, `logprobs: true` of an endpoint
-    of `http`.
+    Needs a backend that returns log-probabilities: `return_tokens: true` of `local`, `logprobs: true` of an
+    endpoint of `http`.
     """
 
     samples: Size = 5

@@ -21,6 +21,7 @@ from coterie.errors import ConfigError, CoterieError, MissingExtra, UserError
 from coterie.storage import tables
 from coterie.tasks import choice, code, generated, hub, instruction, math, qa
 from coterie.tasks.benchmarks import BENCHMARKS
+from coterie.tasks.contamination import is_test
 from coterie.tasks.extract import CONTRACTS
 from coterie.tasks.items import TASKS, Item
 from coterie.tasks.prompts import CONTRACTS_OF, to_query
@@ -84,6 +85,11 @@ def find_kind(name: str) -> Kind:
 def kind_names() -> list[str]:
     """All kinds, built-in and installed."""
     return sorted({*KINDS, *(point.name for point in entry_points(group="coterie.task"))})
+
+
+def file_kinds() -> tuple[str, ...]:
+    """The kinds that a row of a file may be of."""
+    return tuple(sorted({*TASKS, *kind_names()} - {"reasoning_gym"}))
 
 
 # --- reading and grading ------------------------------------------------------------------------------
@@ -165,7 +171,8 @@ def load_task(
 ) -> Task:
     """The queries of a file, a benchmark or a generator.
 
-    `name` is a path of a JSONL or CSV file, with `?kind=qa&answer=gold&ignore=notes` if wanted (`rows`),
+    `name` is a path of a JSONL or CSV file, with `?kind=qa&answer=gold&ignore=notes` if wanted (`rows`), or
+    `mine.jsonl/train` and `mine.jsonl/test` for its two parts (four fifths and one, by the digest of the question),
     `replay:FOLDER` (the queries of a recorded table), `hub:gsm8k` or `hub:gsm8k/train` (a published benchmark),
     `gsm8k` or `gsm8k/train` (a folder below the one that the environment variable COTERIE_DATA names; test by
     default), or `reasoning_gym:lcm`, with `/train` and parameters if wanted
@@ -185,10 +192,11 @@ def load_task(
         if loaded.skipped:
             log.warning("%s: %s", name, loaded.remark())
         return Task(name=name, queries=_queries(loaded.items, contracts))
-    path, reading = _file(name)
-    items = read_rows(path, tuple(sorted({*TASKS, *kind_names()} - {"reasoning_gym"})), reading)[:limit]
+    path, reading, split = _file(name)
+    items = read_rows(path, file_kinds(), reading)
+    items = [item for item in items if not split or is_test(to_query(item)) == (split == "test")][:limit]
     if not items:
-        raise UserError(f"{path}: holds no item")
+        raise UserError(f"{path}: holds no item{' for ' * bool(split)}{split}")
     return Task(name=_title(name.partition("?")[0], path), queries=_queries(items, contracts))
 
 
@@ -198,16 +206,28 @@ def _queries(items: Sequence[Item], contracts: Mapping[str, str]) -> tuple[Query
     return tuple(to_query(item, usual[item.task]) for item in items)
 
 
-def _file(name: str) -> tuple[Path, Reading]:
-    """The path of a task's name, and how its rows are to be read."""
+def _file(name: str) -> tuple[Path, Reading, str]:
+    """The path of a task's name, how its rows are to be read, and which part of them is wanted ("": all)."""
     target, sign, parameters = name.partition("?")
     if not sign or Path(name).is_file():
-        return _path(name), AS_IT_IS
+        path, split = _part(name)
+        return path, AS_IT_IS, split
     given = parse_qsl(parameters, keep_blank_values=True)
     kind = next((value for key, value in given if key == "kind"), None)
     ignore = tuple(value for key, value in given if key == "ignore")
     columns = {key: value for key, value in given if key not in ("kind", "ignore")}
-    return _path(target), Reading(kind=kind, columns=columns, ignore=ignore)
+    path, split = _part(target)
+    return path, Reading(kind=kind, columns=columns, ignore=ignore), split
+
+
+def _part(name: str) -> tuple[Path, str]:
+    """`mine.jsonl/train` as the file and its part; what has a split of its own is left to `_path`."""
+    file, _, split = name.rpartition("/")
+    if Path(name).exists() or not _is_file(file):
+        return _path(name), ""
+    if split not in SPLITS:
+        raise UserError(f"{name}: unknown split {split!r}{nearest(split, SPLITS)}")
+    return _path(file), split
 
 
 def known_tasks() -> list[str]:
@@ -239,8 +259,12 @@ def _benchmarks() -> list[Path]:
     return sorted(file for split in SPLITS for file in folder.glob(f"*/{split}.jsonl")) if folder else []
 
 
+def _is_file(name: str) -> bool:
+    return name.endswith((".jsonl", ".json", *TABLES)) or Path(name).is_file()
+
+
 def _path(name: str) -> Path:
-    if name.endswith((".jsonl", ".json", *TABLES)) or Path(name).is_file():
+    if _is_file(name):
         return Path(name).expanduser()
     benchmark, _, split = name.partition("/")
     folder = _folder()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import DataError
-from coterie.tasks import hub
+from coterie.tasks import catalog, hub
 from coterie.tasks.contamination import digest
 from coterie.tasks.golds import GOLDS
 from coterie.tasks.items import Case, Item, Paragraph, read_items
@@ -126,8 +126,16 @@ def _report(name: str, reading: Reading, seen: Seen) -> Report:
 
 
 def _numbered(file: Path, reading: Reading) -> Iterator[tuple[int, Item | DataError]]:
-    for where, found in entries(file, reading=reading):
+    for where, found in entries(file, catalog.file_kinds(), reading):
         yield int(where.rpartition(":")[2]), found
+
+
+def _gold(item: Item) -> list[str]:
+    """What is wrong with the gold of an item; an installed kind says so by its verdict on an empty text."""
+    if item.task in GOLDS:
+        return GOLDS[item.task](item)
+    score = catalog.verify("", to_query(item, catalog.find_kind(item.task).contract))
+    return [f"the answer cannot be graded: {score.reason}"] if score.verdict == "error" else []
 
 
 def _counted(
@@ -144,7 +152,7 @@ def _counted(
                 continue
             tasks[found.task] += 1
             sources[found.source] += 1
-            messages = [*GOLDS[found.task](found), *seen.repeated(file, line, found)]
+            messages = [*_gold(found), *seen.repeated(file, line, found)]
             problems += [Problem(file=file, line=line, id=found.id, message=text) for text in messages]
     return Report(
         files=len(files),

@@ -13,7 +13,7 @@ from coterie.errors import DataError, UserError
 from coterie.tasks import download
 from coterie.tasks.benchmarks import ABSENT, BENCHMARKS, Benchmark, Part
 from coterie.tasks.columns import Row, Unsupported
-from coterie.tasks.contamination import digest
+from coterie.tasks.contamination import is_test
 from coterie.tasks.download import Fetch
 from coterie.tasks.items import Item
 from coterie.tasks.pins import Resolve, revision_of
@@ -22,8 +22,6 @@ from coterie.types import record
 
 PREFIX = "hub:"
 WHOLE = "all"
-TEST_SHARE = 5
-"""Of a benchmark that came in one piece, one question in this many is test."""
 
 
 @record
@@ -154,7 +152,7 @@ def _on_side(wanted: Wanted, item: Item) -> bool:
     """Whether the item belongs to the split that is wanted, where the split is ours."""
     if not wanted.benchmark.parted or wanted.split == WHOLE:
         return True
-    return (int(digest(to_query(item)), 16) % TEST_SHARE == 0) == (wanted.split == "test")
+    return is_test(to_query(item)) == (wanted.split == "test")
 
 
 @contextmanager

@@ -26,6 +26,11 @@ def tried(use: str, *settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], ..
     return tuple({"use": use, **setting} for setting in settings or ({},))
 
 
+def around(use: str, method: str) -> tuple[Mapping[str, Any], ...]:
+    """The router `use` with its scores calibrated."""
+    return ({"use": "calibrated", "method": method, "router": {"use": use}},)
+
+
 CONTENDERS = (
     Contender(name="kNN", candidates=tried("knn", {"k": 20}, {"k": 50}, {"k": 100})),
     Contender(name="MLP", candidates=tried("mlp", {"objective": "reward"}, {"objective": "best"})),
@@ -37,10 +42,16 @@ CONTENDERS = (
     Contender(name="ICL-Router light", candidates=tried("icl")),
     Contender(name="LinUCB", candidates=tried("lin_ucb")),
     Contender(name="Thompson", candidates=tried("thompson")),
-    Contender(name="forest", candidates=tried("forest", {"leaf": 5}, {"leaf": 10}, {"leaf": 20})),
+    Contender(name="forest", candidates=tried("forest")),
+    Contender(name="forest + temperature", candidates=around("forest", "temperature")),
+    Contender(name="forest + isotonic", candidates=around("forest", "isotonic")),
 )
 JOINED = ("forest",)
 """Routers that read words beside the sentence embedding."""
+
+
+MANY = 5000
+"""Questions that a sentence model encodes in about two minutes on two cores."""
 
 
 @record
@@ -64,13 +75,17 @@ class Features:
         return Joined(encoders=(self.words, self.sentence))
 
 
-def default_encoder() -> str:
-    """`sentence` where its model is installed, else `hashed`."""
-    return "sentence" if find_spec(PACKAGE) and find_spec("sentence_transformers") else "hashed"
+def default_encoder(questions: int) -> str:
+    """`sentence` where its model is installed and so many questions are encoded in minutes, else `hashed`."""
+    installed = find_spec(PACKAGE) and find_spec("sentence_transformers")
+    return "sentence" if installed and questions <= MANY else "hashed"
 
 
 def made(table: Mapping[str, Any], features: Features, seed: int) -> Any:
     """The router of a candidate's settings, over these features, under this seed."""
     fields = find("router", table["use"]).__dataclass_fields__  # type: ignore[attr-defined]
     given: dict[str, Any] = {"encoder": features.of(table["use"]), "seed": seed}
-    return build("router", {**table, **{key: value for key, value in given.items() if key in fields}})
+    given = {key: value for key, value in given.items() if key in fields}
+    if "router" in table:
+        given["router"] = made(table["router"], features, seed)
+    return build("router", {**table, **given})

@@ -104,23 +104,22 @@ def _weighed(
     checked = task.validation
     on_labels = router.predict(checked.queries, material.pool)
     swept = sweep(on_labels, expected(lines, checked.queries), checked.scores, checked.costs)
-    best_single = float(checked.scores[:, best_agent(task.train)].mean())
     dollars = expected(lines, task.test.queries)
     found = {}
     for name, target in plan.targets.items():
-        trade = _trade(swept, target, best_single)
-        if trade is not None:
-            found[name] = tuple((predicted - trade * dollars).argmax(axis=1).tolist())
+        trade = _trade(swept, target)
+        found[name] = tuple((predicted - trade * dollars).argmax(axis=1).tolist())
     for i, trade in enumerate(swept.trades if plan.sweeps else ()):
         found[f"trade {i}"] = tuple((predicted - trade * dollars).argmax(axis=1).tolist())
     return found
 
 
-def _trade(swept: Sweep, target: Target, best_single: float) -> float | None:
+def _trade(swept: Sweep, target: Target) -> float:
+    """The trade that meets the target on validation; where none does, the closest: cost or score alone."""
     try:
-        return float(swept.trades[chosen_trade(swept, target, best_single)])
+        return float(swept.trades[chosen_trade(swept, target)])
     except DataError:
-        return None
+        return float(swept.trades[swept.costs.argmin()]) if target.kind == "at_most_cost" else 0.0
 
 
 def best_agent(outcomes: Outcomes) -> int:

@@ -98,6 +98,8 @@ def read_material(folder: Path, agents: Sequence[str] = ()) -> Material:
     The prompts are the bare questions with their options: nothing of the table's own labels is in them.
     """
     table = read_table(folder)
+    if not table.items:
+        raise DataError(f"{folder}: has no queries")
     outcomes = to_outcomes(table)
     unknown = [name for name in agents if name not in outcomes.agents]
     if unknown:

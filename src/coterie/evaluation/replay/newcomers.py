@@ -18,7 +18,8 @@ class Swap:
     """One swap: who left, who came, and the mean test score of each way of coping with it, in [0, 1].
 
     `retrained`: the router fitted anew on all training outcomes of the new pool. `extended`: the old router, and
-    the newcomers fitted on `labels` labelled queries. `ignored`: the old router, newcomers never asked.
+    the newcomers fitted on `labels` labelled queries, those that `spread` names.
+    `ignored`: the old router, newcomers never asked.
     """
 
     seed: int
@@ -58,8 +59,9 @@ def _swap(contender: Contender, material: Material, features: Features, seed: in
     test = material.outcomes.take(split.test)
     table = contender.candidates[0]
     old = made(table, features, seed).fit(_of(train, [name for name in names if name not in came]))
-    few = np.random.default_rng(draw(seed, "few")).permutation(len(train.queries))[:labels].tolist()
-    extended = Extended(router=old).fit(_of(train.take(sorted(few)), came))
+    around = Extended(router=old)
+    few = train.take(around.spread(train.queries, labels, seed))
+    extended = around.fit(_of(few, [name for name in names if name not in left]))
     stays = [name for name in names if name not in left]
     retrained = made(table, features, seed).fit(_of(train, stays))
     after = _of(test, stays)

@@ -131,6 +131,10 @@ def _tasks(asked: Asked, material: Material, test: Material | None) -> tuple[lis
     if not kept:
         raise DataError(f"{material.name}: every question is in {test.name} too: none is left to learn from")
     rest = Material(material.name, material.outcomes.take(kept))
+    if not test.complete:
+        raise DataError(
+            f"{test.name}: has no query that all agents have an outcome of: {', '.join(rest.outcomes.agents)}"
+        )
     judged = test.outcomes.take(sorted(test.complete))
     tasks = []
     for seed in range(asked.seeds):

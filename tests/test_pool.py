@@ -88,3 +88,9 @@ def test_models_are_split_at_the_first_colon():
     assert split_model("builtin:smollm2-135m") == ("local", "builtin:smollm2-135m")
     assert split_model("local:Qwen/Qwen3-0.6B@main") == ("local", "Qwen/Qwen3-0.6B@main")
     assert split_model("http:http://localhost:8000/v1#m") == ("http", "http://localhost:8000/v1#m")
+
+
+def test_two_agents_of_one_recorded_table_are_two(tmp_path: Path):
+    """`replay:` answers by the agent's name, so that the name is part of what changes the answers."""
+    ada, bob = (revise(Agent(name=name, model=f"replay:{tmp_path}")) for name in ("ada", "bob"))
+    assert ada.revision != bob.revision

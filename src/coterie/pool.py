@@ -21,6 +21,8 @@ from coterie.types import Agent, Pool
 
 FILE = "agent.yaml"
 BUILTIN = "builtin"
+BY_NAME = "replay"
+"""The backend that answers by the agent's name: two agents of one table are never the same one."""
 
 
 def split_model(model: str) -> tuple[str, str]:
@@ -35,7 +37,7 @@ def revise(agent: Agent) -> Agent:
     """The agent with its revision: a digest of model, adapter content, instruction and sampling."""
     scheme, model = split_model(agent.model)
     facts = {
-        "model": [scheme, *_identity(model)],
+        "model": [scheme, *_identity(model), *([agent.name] if scheme == BY_NAME else [])],
         "adapter": content_digest(Path(agent.adapter)) if agent.adapter else None,
         "instruction": agent.instruction,
         "sampling": asdict(agent.sampling),

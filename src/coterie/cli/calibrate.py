@@ -6,12 +6,10 @@ from pathlib import Path
 import click
 
 from coterie.cli import options
+from coterie.cli.train import recorded
 from coterie.errors import ConfigError
 from coterie.evaluation.choosing import choose
-from coterie.outcomes import Outcomes
 from coterie.routers.choice import Choice, Target
-from coterie.storage.runs import Run
-from coterie.storage.tables import read_table, to_outcomes
 from coterie.team import Team
 from coterie.types import record
 
@@ -56,7 +54,7 @@ def command(chosen: CalibrateOptions) -> None:
     if bool(chosen.runs) == (chosen.table is not None):
         raise ConfigError("give one source of outcomes: --run or --table")
     team = Team.load(chosen.recipe, chosen.settings)
-    found = choose(team.router, _outcomes(team, chosen), team.pool, target)
+    found = choose(team.router, recorded(team, chosen.runs, chosen.table), team.pool, target)
     found.save(chosen.out)
     if chosen.as_json:
         options.print_json({**asdict(found), "file": str(chosen.out)})
@@ -70,13 +68,6 @@ def _target(chosen: CalibrateOptions) -> Target:
     if chosen.at_most_cost is not None:
         return Target(kind="at_most_cost", value=chosen.at_most_cost)
     return Target(kind="within_points", value=chosen.within_points or 0.0)
-
-
-def _outcomes(team: Team, chosen: CalibrateOptions) -> Outcomes:
-    if chosen.table is not None:
-        return to_outcomes(read_table(chosen.table), team.pool)
-    traces = (t for path in chosen.runs for found in Run.load(path).traces().values() for t in found)
-    return Outcomes.from_traces(traces, team.pool)
 
 
 def _words(found: Choice, file: Path) -> str:

@@ -1,12 +1,10 @@
-"""`eval`, `train`, `report` and `demo`: work that takes minutes, shows progress, and resumes after a kill."""
+"""`eval`, `report` and `demo`: work that takes minutes, shows progress, and resumes after a kill."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
-import numpy as np
 
 from coterie.cli import options, show
 from coterie.config import nearest
@@ -16,9 +14,7 @@ from coterie.evaluation import study
 from coterie.evaluation.evaluate import Entry, evaluate, run_config
 from coterie.evaluation.metrics import rows, to_json
 from coterie.evaluation.report import RunView, write_report
-from coterie.outcomes import Outcomes
 from coterie.storage.runs import Run
-from coterie.storage.tables import read_table, to_outcomes
 from coterie.tasks.catalog import load_task
 from coterie.team import BUILTIN_RECIPE, Team
 from coterie.types import Query, Trace, record
@@ -128,103 +124,6 @@ def _print(task: str, traces: Scored, baseline: str | None, as_json: bool) -> No
         show.print_rows(f"{task}{against}", found)
 
 
-@record
-class TrainOptions:
-    recipe: str
-    task: str | None
-    runs: tuple[Path, ...]
-    table: Path | None
-    test: str | None
-    limit: int | None
-    out: Path | None
-    settings: tuple[str, ...]
-    no_cache: bool
-    as_json: bool
-
-
-@click.command()
-@options.recipe
-@click.option("--task", "-t", help="Ask every agent on this task first (kept beside OUT; a stopped one goes on).")
-@click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="Outcomes of a finished run.")
-@click.option("--table", type=click.Path(path_type=Path), help="A recorded outcome table (folder).")
-@click.option("--test", help="The task that the router will be judged on: what it asks is left out of training.")
-@click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries of the task.")
-@click.option(
-    "--out", "-o", type=FILE, help="File of the weights (default: the recipe's `weights`, else router.safetensors)."
-)
-@options.settings
-@options.no_cache
-@options.as_json
-@options.bundle(TrainOptions)
-def train(chosen: TrainOptions) -> None:
-    """Fit a recipe's router from outcomes, and write its weights."""
-    if sum((chosen.task is not None, bool(chosen.runs), chosen.table is not None)) != 1:
-        raise ConfigError("give one source of outcomes: --task, --run or --table")
-    team = Team.load(chosen.recipe, chosen.settings, cache=options.open_cache(chosen.no_cache))
-    router = study.learned(team.router)
-    out = chosen.out or Path(getattr(team.router, "weights", None) or "router.safetensors")
-    outcomes, left_out = _outcomes(team, chosen, out)
-    if not set(outcomes.agents) & set(team.pool):
-        raise ConfigError(f"there are no outcomes of this team's agents ({', '.join(team.pool)}) as they are now")
-    fitted = router.fit(outcomes)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    fitted.save(out)
-    facts = {"queries": len(outcomes.queries), "agents": outcomes.means(), "weights": str(out)}
-    facts |= {"missing": _missing(team, outcomes)}
-    facts |= {"left_out": left_out} if chosen.test else {}
-    if chosen.as_json:
-        options.print_json(facts)
-    else:
-        means = ", ".join(f"{name} {mean:.3f}" for name, mean in outcomes.means().items())
-        note = f", {left_out} left out as {chosen.test} asks them too" if chosen.test else ""
-        click.echo(f"fitted on {len(outcomes.queries)} queries{note} (mean score: {means}); wrote {out}")
-        for line in (*_lost(_missing(team, outcomes), len(outcomes.queries)), *_advice(team, chosen, out)):
-            click.echo(line, err=True)
-
-
-def _missing(team: Team, outcomes: Outcomes) -> dict[str, int]:
-    """How many queries each solver has no outcome on, where there are any."""
-    seen = dict(zip(outcomes.agents, (~np.isnan(outcomes.scores)).sum(axis=0).tolist(), strict=True))
-    counts = {name: len(outcomes.queries) - int(seen.get(name, 0)) for name in team.pool.names()}
-    return {name: count for name, count in counts.items() if count}
-
-
-def _lost(missing: Mapping[str, int], size: int) -> list[str]:
-    """A line for each agent that taught nothing on some queries: a failed call is no wrong answer."""
-    return [f"warning: {name} has no outcome on {n} of {size} queries" for name, n in missing.items()]
-
-
-def _advice(team: Team, chosen: TrainOptions, out: Path) -> list[str]:
-    """What is left to do: let the recipe name the weights, and measure."""
-    lines, named = [], getattr(team.router, "weights", None)
-    if named is None or Path(named).resolve() != out.resolve():
-        lines.append(f"to use them, name them in the recipe: router: {{weights: {out.resolve()}}}")
-    if test := chosen.test or _test_part(chosen.task or ""):
-        lines.append(f"next: {shlex.join(['coterie', 'eval', chosen.recipe, '--alone', '--task', test])}")
-    return lines
-
-
-def _test_part(task: str) -> str:
-    """The name of the part that goes with a training part; empty for other names."""
-    target, sign, parameters = task.partition("?")
-    return f"{target.removesuffix('/train')}/test{sign}{parameters}" if target.endswith("/train") else ""
-
-
-def _outcomes(team: Team, chosen: TrainOptions, out: Path) -> tuple[Outcomes, int]:
-    """What to fit on, and how many queries are left out of it because the test asks them too."""
-    test = () if chosen.test is None else load_task(chosen.test).queries
-    if chosen.table is not None:
-        return study.unseen_outcomes(to_outcomes(read_table(chosen.table), team.pool), test)
-    if chosen.task is None:
-        traces = (t for path in chosen.runs for found in Run.load(path).traces().values() for t in found)
-        return study.unseen_outcomes(Outcomes.from_traces(traces, team.pool), test)
-    whole = load_task(chosen.task, limit=chosen.limit, contracts=team.contracts)
-    task, left_out = study.unseen(whole, test)
-    folder = study.collected(team, task, out.with_suffix(".outcomes"))
-    with show.progress() as watch:
-        return options.run_with([team], study.collect(team, task, folder, watch)), left_out
-
-
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", "-o", default="report.html", show_default=True, type=FILE, help="Page to write.")
@@ -270,4 +169,4 @@ def demo(out: Path, n_train: int, n_test: int, settings: tuple[str, ...], as_jso
     )
 
 
-COMMANDS = (eval_, train, report, demo)
+COMMANDS = (eval_, report, demo)

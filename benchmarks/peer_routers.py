@@ -230,18 +230,16 @@ def rows_of(split, seed, reason, published):
 
 
 def rows_for(name, parts, given):
-    """First the order of rows is selected with the published settings, then the settings with that order."""
+    """The published settings on the table's order of rows; and the best of every order and setting."""
     first = one(name, parts["listed"], PUBLISHED[name], given) | {"setting": {"ties": "listed"}}
     published = {**first, "name": f"{name}, published", "tried": 1}
     if len(parts) == 1:
         return [published]
-    settings = PUBLISHED[name] | FASTER.get(name, {})
-    others = [order for order in parts if order != "listed"]
-    tried = [first] + [one(name, parts[order], settings, given) | {"setting": {"ties": order}} for order in others]
-    order = _best(tried)["setting"]["ties"]
-    for other in OTHERS[name]:
-        row = one(name, parts[order], settings | other, given)
-        tried.append(row | {"setting": {"ties": order, **other}})
+    tried = [first]
+    for order, part in parts.items():
+        for other in ({}, *OTHERS[name])[order == "listed" :]:
+            settings = PUBLISHED[name] | FASTER.get(name, {}) | other
+            tried.append(one(name, part, settings, given) | {"setting": {"ties": order, **other}})
     seconds = sum(row["seconds"] for row in tried)
     return [published, {**_best(tried), "name": f"{name}, selected", "tried": len(tried), "seconds": seconds}]
 

@@ -23,6 +23,7 @@ from coterie.pool import pool_of, revise
 from coterie.rollout import Limits
 from coterie.storage.tables import Verdict, write_table
 from coterie.tasks import catalog
+from coterie.tasks.contamination import question_and_options
 from coterie.tasks.extract import CONTRACTS
 from coterie.types import Agent, Completion, Message, Price, Query, Routing, Sampling, State, Tokens, Turn, spec
 
@@ -473,7 +474,7 @@ def local_offer(folder: Path, request: pytest.FixtureRequest) -> Offer:
 
 
 def replay_offer(folder: Path, request: pytest.FixtureRequest) -> Offer:
-    write_table(folder / "table", outcomes())
+    write_table(folder / "table", outcomes(), asked=question_and_options)
     agent = Agent(name="ada", model=f"replay:{folder / 'table'}")
     backend = Replay(model=str(folder / "table"))
     absent = (

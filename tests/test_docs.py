@@ -20,6 +20,7 @@ from coterie.config import COMPONENTS, find
 from coterie.outcomes import Outcomes
 from coterie.storage.tables import write_table
 from coterie.tasks.catalog import load_task
+from coterie.tasks.contamination import question_and_options
 from coterie.team import Team, recipe_file
 from coterie.types import State
 from documents import FENCE, ROOT, blocks, commands, lines, named, parse, pieces, resolved, without_code
@@ -258,7 +259,7 @@ def desk(tmp_path, monkeypatch) -> Path:
     )
     team.router.fit(recorded(team)).save(demo / "router.safetensors")
     mine = write_scripted(tmp_path / "team.yaml", recipes_in(ROOT / "docs" / "quickstart.md")[0])
-    write_table(tmp_path / "outcomes" / "zeroeval", recorded(mine), mine.pool)
+    write_table(tmp_path / "outcomes" / "zeroeval", recorded(mine), mine.pool, asked=question_and_options)
     return tmp_path
 
 

@@ -58,7 +58,7 @@ def test_selection_looks_at_validation_alone(split):
     published, selected = rows
     assert published["setting"] == {"ties": "listed"}
     assert published["tried"] == 1
-    assert selected["tried"] == 6
+    assert selected["tried"] == 12
     assert selected["setting"]["ties"] != "listed"
     assert selected["validation"] > published["validation"]
     assert selected["seconds"] > published["seconds"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from http_parts import QUICK, Ranked, agent, http, outcome, query, team, user
+from http_parts import QUICK, FakeClock, Ranked, agent, http, outcome, query, team, user
 from test_http_stream import gone
 from upstream import Reply, answer, in_thread, refusal, reply_body, running, stream
 
@@ -129,7 +129,7 @@ def test_an_agent_names_an_endpoint_and_a_model(model, words):
         backend.check(Agent(name="a", model=model))
 
 
-def test_what_an_endpoint_cannot_do_is_refused_and_not_dropped(tmp_path):
+def test_b26_what_an_endpoint_cannot_do_is_refused_and_not_dropped(tmp_path):
     """B26."""
     backend = Http(endpoints={"e": Endpoint(base_url="http://localhost:1/v1")})
     with pytest.raises(ConfigError, match="top_k"):
@@ -197,7 +197,7 @@ def test_the_recipe_of_the_quickstart_loads_as_it_is(tmp_path):
     assert set(loaded.pool) == {"remote", "here"}
 
 
-def test_a_team_has_time_for_another_agent_where_one_hangs(tmp_path):
+def test_b60_b65_a_team_has_time_for_another_agent_where_one_hangs(tmp_path):
     """B60, B65: with the defaults, and checked where they are not."""
     assert load(tmp_path).limits.seconds >= 2 * Deadlines().total
     with pytest.raises(ConfigError, match=r"'c' hangs: set deadlines\.total of its endpoint to at most 50"):
@@ -205,7 +205,7 @@ def test_a_team_has_time_for_another_agent_where_one_hangs(tmp_path):
     assert load(tmp_path, limits={"seconds": 100}, agents=RECIPE["agents"][2:])  # nobody to turn to
 
 
-def test_the_cache_tells_servers_and_options_apart_and_nothing_else():
+def test_b67_the_cache_tells_servers_and_options_apart_and_nothing_else():
     """B67: what changes answers is in the key; keys, limits and patience are not."""
     base = Endpoint(base_url="http://localhost:1/v1")
     changed = [
@@ -369,7 +369,7 @@ async def test_samples_of_one_moment_go_as_one_request():
         await backend.aclose()
 
 
-async def test_samples_stream_apart_within_one_request():
+async def test_b41_samples_stream_apart_within_one_request():
     """B41."""
     async with running() as upstream:
         backend = http(upstream, samples="together", stream=True)
@@ -379,7 +379,7 @@ async def test_samples_stream_apart_within_one_request():
         await backend.aclose()
 
 
-async def test_what_the_server_leaves_out_is_asked_for_apart():
+async def test_b4_what_the_server_leaves_out_is_asked_for_apart():
     """B4: three different samples, one of them by `n`; none is repeated."""
     async with running({"m": [several("one"), answer("two"), answer("three")]}) as upstream:
         backend = http(upstream, samples="together")
@@ -387,6 +387,57 @@ async def test_what_the_server_leaves_out_is_asked_for_apart():
         assert sorted(one.text for one in said) == ["one", "three", "two"]
         assert [seen.body.get("n") for seen in upstream.chats()] == [3, None, None]
         assert len({seen.body["seed"] for seen in upstream.chats()}) == 3
+        await backend.aclose()
+
+
+def after(clock, seconds, reply):
+    """A reply that takes so long on the clock of the retries."""
+
+    def say(seen):
+        clock.time += seconds
+        return reply
+
+    return say
+
+
+async def test_b60_samples_asked_apart_take_from_the_one_budget():
+    """Nothing is sent after `patience`: not when the first request used it up, nor by tries after it."""
+    clock = FakeClock()
+    scripts = {"m": [after(clock, 12.5, several("one")), answer("late")]}
+    async with running(scripts) as upstream:
+        backend = http(upstream, clock.clock(), samples="together")
+        assert backend.patience(agent()) == 12
+        said = await sampled(backend)
+        assert [type(one) for one in said] == [Completion, TimedOut, TimedOut]
+        assert upstream.total() == 1
+        busy = after(clock, 5, refusal(500, None, "x"))
+        scripts["m"] = [after(clock, 8, several("one")), busy]
+        again = http(upstream, clock.clock(), samples="together", retries=9)
+        began = clock.time
+        said = await asyncio.gather(*(outcome(again, agent(temperature=1.0), seed=seed) for seed in range(2)))
+        assert [type(one) for one in said] == [Completion, ServerFault]
+        assert (upstream.total(), clock.time - began) == (1 + 2, 13)
+        await backend.aclose()
+        await again.aclose()
+
+
+async def test_b59_samples_asked_apart_have_only_the_tries_that_are_left():
+    fault = refusal(500, None, "x")
+    async with running({"m": [fault, fault, several("one"), fault]}) as upstream:
+        backend = http(upstream, FakeClock().clock(), samples="together", retries=3)
+        said = await asyncio.gather(*(outcome(backend, agent(), seed=seed) for seed in range(2)))
+        assert [type(one) for one in said] == [Completion, ServerFault]
+        assert upstream.total() == 3 + 2
+        await backend.aclose()
+
+
+async def test_samples_asked_apart_wait_for_a_place_at_no_cost():
+    clock = FakeClock()
+    apart = [after(clock, 8, answer(text)) for text in ("two", "three", "four")]
+    async with running({"m": [after(clock, 1, several("one")), *apart]}) as upstream:
+        backend = http(upstream, clock.clock(), samples="together", concurrency=1)
+        said = await sampled(backend, 4)
+        assert sorted(one.text for one in said) == ["four", "one", "three", "two"]
         await backend.aclose()
 
 
@@ -459,7 +510,7 @@ async def test_the_request_ends_when_nobody_waits_for_it():
     ],
     ids=lambda value: str(value.status) if isinstance(value, Reply) else None,
 )
-async def test_each_status_is_its_failure_with_its_calls(reply, kind, calls):
+async def test_b62_b66_each_status_is_its_failure_with_its_calls(reply, kind, calls):
     """B62, B66: one table of what is tried again."""
     async with running({"m": [reply]}) as upstream:
         backend = http(upstream, retries=2)
@@ -470,7 +521,7 @@ async def test_each_status_is_its_failure_with_its_calls(reply, kind, calls):
         await backend.aclose()
 
 
-async def test_no_connection_is_unreachable_and_tried_again():
+async def test_b62_no_connection_is_unreachable_and_tried_again():
     """B62: refused, reset before an answer, no such host, TLS."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -544,7 +595,7 @@ def self_signed(folder):
     return certificate, key
 
 
-async def test_failures_are_short_and_give_no_key_away(monkeypatch):
+async def test_b10_failures_are_short_and_give_no_key_away(monkeypatch):
     """B10: what a server says back of us is cut and cleaned before it gets onto a trace."""
     monkeypatch.setenv("MY_KEY", "topsecretvalue123")
     leaks = "key topsecretvalue123 Bearer abcdefghijk sk-abcdefgh1234 http://u:p@host/?api_key=zzz\n" + "x" * 5000
@@ -576,7 +627,7 @@ async def test_a_long_refusal_and_a_long_answer_are_not_read_to_the_end():
         await backend.aclose()
 
 
-async def test_what_a_failed_call_used_is_on_the_trace_and_in_the_limits():
+async def test_b10_b81_what_a_failed_call_used_is_on_the_trace_and_in_the_limits():
     """B10, B81: tokens of an answer that cannot be used are paid all the same."""
     async with running({"m": [answer("", usage=(7, 90))], "n": [answer("4", usage=(7, 3))]}) as upstream:
         backend = http(upstream)

@@ -90,7 +90,9 @@ async def chosen(where, request):
 @pytest.mark.parametrize("where", ["own", "external"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "stream"])
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_fault_is_its_failure_after_its_calls(fault, streamed, where, request):
+async def test_b1_b3_b15_b46_b48_b49_b55_b59_b62_fault_is_its_failure_after_its_calls(
+    fault, streamed, where, request
+):
     """B1, B3, B15, B46, B48, B49, B55, B59, B62: the table above."""
     kind, calls = FAULTS[fault][streamed]
     first_byte = 0.2 if fault in SLOW else 20

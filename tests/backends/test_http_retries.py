@@ -6,7 +6,7 @@ import pytest
 from http_parts import FakeClock, agent, http, outcome
 from upstream import answer, refusal, running
 
-from coterie.backends.retries import Deadlines, Retries, retried, retry_after
+from coterie.backends.retries import Budget, Deadlines, Retries, retried, retry_after
 from coterie.errors import AccessDenied, BackendError, ConfigError, Overloaded, ServerFault, TimedOut
 
 TODAY = 1_700_000_000.0
@@ -28,12 +28,12 @@ async def run(rules, errors, seed=0, spends=0.0):
         return "done"
 
     try:
-        return await retried(attempt, rules, seed, clock.clock()), tries, clock.slept
+        return await retried(attempt, rules, seed, Budget(clock.clock(), rules.total)), tries, clock.slept
     except BackendError as error:
         return error, tries, clock.slept
 
 
-async def test_so_many_tries_and_no_more():
+async def test_b59_so_many_tries_and_no_more():
     """B59."""
     faults = [ServerFault(str(i)) for i in range(9)]
     found, tries, slept = await run(policy(retries=3), faults)
@@ -47,7 +47,7 @@ async def test_what_trying_cannot_mend_is_tried_once():
     assert (type(found), len(tries)) == (AccessDenied, 1)
 
 
-async def test_waits_are_drawn_below_a_doubling_bound_and_the_same_again():
+async def test_b57_waits_are_drawn_below_a_doubling_bound_and_the_same_again():
     """B57: requests of different seeds do not come back at one moment."""
     faults = [ServerFault("x")] * 3
     waits = {seed: (await run(policy(), faults, seed))[2] for seed in range(200)}
@@ -64,20 +64,20 @@ async def test_backoff_has_a_longest_wait():
     assert max(slept) <= 16
 
 
-async def test_a_time_that_the_server_names_is_waited_for_with_jitter():
+async def test_b55_b57_a_time_that_the_server_names_is_waited_for_with_jitter():
     """B55, B57."""
     found, tries, [wait] = await run(policy(), [Overloaded("busy", retry_after=20.0)])
     assert (found, len(tries)) == ("done", 2)
     assert 20 <= wait <= 21
 
 
-async def test_a_time_beyond_the_deadline_ends_the_request_at_once():
+async def test_b55_b58_a_time_beyond_the_deadline_ends_the_request_at_once():
     """B55, B58: the error says when to come back."""
     found, tries, slept = await run(policy(total=100), [Overloaded("busy", retry_after=100.0)])
     assert (type(found), found.retry_after, len(tries), slept) == (Overloaded, 100.0, 1, [])
 
 
-async def test_no_try_begins_after_the_deadline_and_the_last_one_is_cut_to_it():
+async def test_b60_no_try_begins_after_the_deadline_and_the_last_one_is_cut_to_it():
     """B60: a hung try leaves room for a whole other one, by default too."""
     hung = [TimedOut("hang")] * 9
     rules = Retries.of(Deadlines(), 5, 0.5)
@@ -100,7 +100,7 @@ async def test_no_try_begins_after_the_deadline_and_the_last_one_is_cut_to_it():
         (Deadlines(total=0.4), 1),
     ],
 )
-def test_deadlines_without_room_for_a_second_try_are_refused(deadlines, retries):
+def test_b60_b65_deadlines_without_room_for_a_second_try_are_refused(deadlines, retries):
     """B60, B65: found when the settings are read, not when a server hangs."""
     with pytest.raises(ConfigError, match="set attempt to at most"):
         Retries.of(deadlines, retries, 1.0)
@@ -125,7 +125,7 @@ def test_retry_after_is_seconds_or_a_date(value, seconds):
     assert retry_after(value, TODAY) == seconds
 
 
-async def test_a_busy_server_is_asked_again_when_it_said():
+async def test_b55_b57_a_busy_server_is_asked_again_when_it_said():
     """B55, B57: header in seconds and as a date, through the whole backend, to exact calls."""
     for value in ("20", formatdate(TODAY + 20, usegmt=True)):
         async with running() as upstream:

@@ -43,7 +43,7 @@ def test_every_line_end_every_field_and_comments(end):
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
-def test_a_cut_at_any_byte_changes_nothing(end):
+def test_b46_a_cut_at_any_byte_changes_nothing(end):
     """B46: not in a character, not in a line end, not in a field name."""
     text = f"data: {HELLO}\n: note\n\ndata: b\ndata: c\n\n".encode().replace(b"\n", end)
     whole = events([text])
@@ -54,7 +54,7 @@ def test_a_cut_at_any_byte_changes_nothing(end):
 
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=5), st.lists(st.integers(0, 200), max_size=12))
-def test_any_text_in_any_pieces_comes_out_whole(texts, cuts):
+def test_b46_any_text_in_any_pieces_comes_out_whole(texts, cuts):
     """B46 as a property: JSON of any text, cut at any bytes, decodes to that text."""
     raw = b"".join(event(json.dumps(text, ensure_ascii=False).encode(errors="surrogatepass")) for text in texts)
     places = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
@@ -82,7 +82,7 @@ def texts(found):
     return {index: draft.content for index, draft in found.drafts.items()}
 
 
-def test_usage_only_and_null_pieces_are_data():
+def test_b3_b12_b43_usage_only_and_null_pieces_are_data():
     """B3, B12, B43: usage first, on every chunk and last; null deltas; `[DONE]` late: one answer, one usage."""
     null = event({"choices": [{"index": 0, "delta": None, "finish_reason": None}], "usage": None})
     found = gathered(
@@ -95,7 +95,7 @@ def test_usage_only_and_null_pieces_are_data():
     assert found.usage == (5, 3)
 
 
-def test_choices_keep_apart_with_their_own_ends():
+def test_b41_choices_keep_apart_with_their_own_ends():
     """B41."""
     found = gathered(
         chunk("a", index=1), chunk("b", index=0), chunk("c", index=1), chunk(index=1, finish="length"),
@@ -106,7 +106,7 @@ def test_choices_keep_apart_with_their_own_ends():
 
 
 @pytest.mark.parametrize("second", ["late", ""])
-def test_choices_under_one_index_are_no_answer(second):
+def test_b41_choices_under_one_index_are_no_answer(second):
     """B41: mixed texts are noticed where a second end, or text after the first one, shows them."""
     with pytest.raises(MalformedAnswer, match="mixes choices"):
         gathered(chunk("a"), chunk("b"), chunk(finish="stop"), chunk(second, finish="stop"), DONE, samples=2)
@@ -120,7 +120,7 @@ def test_halves_of_a_character_in_two_pieces_are_one():
     assert whole("\ud83c") == "\N{REPLACEMENT CHARACTER}"
 
 
-def test_the_end_is_done_or_a_finish_reason_and_nothing_else():
+def test_b43_b49_the_end_is_done_or_a_finish_reason_and_nothing_else():
     """B43, B49: an end that nobody stated is a broken stream, never an invented `stop`."""
     assert texts(gathered(chunk("four"), chunk(finish="stop"))) == {0: "four"}
     for raw in ([chunk("four")], [chunk("four"), DONE], [chunk("a"), chunk("b", index=1, finish="stop"), DONE], []):
@@ -142,7 +142,7 @@ def test_the_end_is_done_or_a_finish_reason_and_nothing_else():
         (event({"choices": [{"index": 10**9, "delta": {"content": "x"}}]}), MalformedAnswer),
     ],
 )
-def test_an_error_in_the_stream_is_that_error(raw, kind):
+def test_b48_an_error_in_the_stream_is_that_error(raw, kind):
     """B48."""
     with pytest.raises(kind) as caught:
         gathered(chunk("fo"), raw, chunk(finish="stop"), DONE)
@@ -166,7 +166,7 @@ async def read(backend, into=None):
     return pieces
 
 
-async def test_pieces_come_as_they_are_written_and_the_completion_last():
+async def test_b46_pieces_come_as_they_are_written_and_the_completion_last():
     """B46 end to end: every cut of the bytes on the wire gives the same text."""
     raw = chunk(HELLO) + chunk("!") + chunk(finish="stop") + chunk(usage=(7, 5)) + DONE
     async with running() as upstream:
@@ -201,7 +201,7 @@ async def test_the_first_piece_is_there_before_the_last_is_written():
     assert release.is_set()
 
 
-async def test_a_server_that_answers_a_stream_in_one_piece_is_read():
+async def test_b45_a_server_that_answers_a_stream_in_one_piece_is_read():
     """B45, the other way round: what comes back counts, not what was asked for."""
     async with running() as upstream:
         upstream.scripts |= {"m": [answer("four")], "p": [stream(chunk("five"), chunk(finish="stop"), DONE)]}
@@ -212,7 +212,7 @@ async def test_a_server_that_answers_a_stream_in_one_piece_is_read():
         await backend.aclose()
 
 
-async def test_a_stream_that_breaks_is_begun_again_only_while_nothing_was_given():
+async def test_b49_a_stream_that_breaks_is_begun_again_only_while_nothing_was_given():
     """B49: exact calls; the text before the break is never repeated."""
     good = stream(chunk("four"), chunk(finish="stop"), DONE)
     async with running() as upstream:

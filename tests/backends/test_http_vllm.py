@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from http_parts import agent, http, outcome, user
+from http_parts import FakeClock, agent, http, outcome, user
 from safetensors.numpy import save_file
 from upstream import Reply, named_reply, refusal, reply_body, running
 
 from coterie.backends import vllm
-from coterie.errors import BackendError, ConfigError, MalformedAnswer, UnknownModel
+from coterie.errors import BackendError, ConfigError, MalformedAnswer, TimedOut, UnknownModel
 
 
 def adapter(folder, value=0.5, note="{}"):
@@ -151,3 +151,73 @@ async def test_a_probe_tells_adapters_apart(tmp_path):
 def test_whether_an_adapter_changes_anything_is_read_from_its_weights(tmp_path):
     assert vllm.changes_anything(tmp_path / adapter(tmp_path / "x", 0.5))
     assert not vllm.changes_anything(tmp_path / adapter(tmp_path / "y", 0.0))
+
+
+def slowly(clock, seconds):
+    """Replies that take so long on the clock of the retries."""
+
+    def say(seen):
+        clock.time += seconds
+        return named_reply(seen)
+
+    return say
+
+
+async def test_b60_a_load_within_a_call_takes_from_the_calls_budget(tmp_path):
+    """Both probes together use it up: the question is not sent. The adapter is there for the next call."""
+    clock, asked = FakeClock(), agent(adapter=adapter(tmp_path / "x"))
+    async with running({"m": [slowly(clock, 7)], vllm.adapter_name(asked): [slowly(clock, 6)]}) as upstream:
+        backend = http(upstream, clock.clock(), adapters="vllm")
+        said = await asyncio.gather(*(outcome(backend, asked, seed=i) for i in range(2)))
+        assert [type(one) for one in said] == [TimedOut] * 2
+        assert upstream.total() == 2
+        assert not isinstance(await outcome(backend, asked), BackendError)
+        assert (upstream.total(), len(loads(upstream))) == (3, 1)
+        pieces = [piece async for piece in backend.stream(asked, user(), seed=0)]
+        assert len(pieces) > 1
+        await backend.aclose()
+
+
+async def test_b60_a_load_is_one_budget_for_its_calls(tmp_path):
+    """A second probe after its end is not sent."""
+    clock, asked = FakeClock(), agent(adapter=adapter(tmp_path / "x"))
+    async with running({vllm.adapter_name(asked): [slowly(clock, 12.5)]}) as upstream:
+        backend = http(upstream, clock.clock(), adapters="vllm")
+        with pytest.raises(TimedOut):
+            await backend.prepare(asked)
+        assert upstream.total("m") == 0
+        await backend.aclose()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_server_of_one_request_gets_no_other_beside_it(tmp_path, streamed):
+    """Loads, probes, the list of models and unloads take a place too, whoever calls; none waits for itself."""
+    async with running({"m": [lambda seen: replace(named_reply(seen), delay=0.05)]}) as upstream:
+        backend = http(upstream, adapters="vllm", schedule="serial", stream=streamed)
+        folders = [adapter(tmp_path / name, value) for name, value in (("x", 0.5), ("y", 0.7))]
+        tuned = [agent(adapter=folder, name=name) for folder, name in zip(folders, "xy", strict=True)]
+        plain = (outcome(backend, agent(), seed=seed) for seed in range(3))
+        work = (*plain, backend.prepare(tuned[0]), outcome(backend, tuned[1]), backend.probe(tuned[1]))
+        said = await asyncio.wait_for(asyncio.gather(*work), 10)
+        assert not [one for one in said if isinstance(one, BackendError)]
+        await asyncio.gather(outcome(backend, agent()), *map(backend.release, tuned))
+        assert {seen.path.rpartition("/")[2] for seen in upstream.seen} == {
+            "completions", "models", "load_lora_adapter", "unload_lora_adapter",
+        }  # fmt: skip
+        assert upstream.most_inside == 1
+        assert upstream.adapters == {}
+        await backend.aclose()
+
+
+async def test_a_load_that_waits_for_a_place_takes_nothing_from_the_budget(tmp_path):
+    clock, asked = FakeClock(), agent(adapter=adapter(tmp_path / "x"))
+    async with running() as upstream:
+        backend = http(upstream, clock.clock(), adapters="vllm", concurrency=1)
+        gate = backend._port(asked).gate
+        async with gate.place("another"):
+            asking = asyncio.gather(*(outcome(backend, asked, seed=seed) for seed in (1, 2)))
+            while not gate._waiting:
+                await asyncio.sleep(0.001)
+            clock.time += 50
+        assert not [one for one in await asking if isinstance(one, BackendError)]
+        await backend.aclose()

@@ -39,7 +39,7 @@ async def got(reply, *, stops=(), messages=None, **options):
 # --- asking -------------------------------------------------------------------------------------------
 
 
-async def test_every_sampling_setting_is_sent():
+async def test_b26_b29_every_sampling_setting_is_sent():
     """B26, B29: nothing is dropped in silence; what is off is left out."""
     found = await sent(
         agent("org/model:7b", temperature=0.3, top_p=0.9, top_k=4, max_tokens=32, stop=("a", "b")), top_k=True
@@ -145,7 +145,7 @@ async def test_the_cut_is_asked_for_by_the_agent():
         ("function_call", "tool_calls"), ("content_filter", "content_filter"), ("eos", "stop"), (None, "stop"),
     ],
 )  # fmt: skip
-async def test_the_end_is_told_as_it_was(reason, finish):
+async def test_b17_the_end_is_told_as_it_was(reason, finish):
     """B17."""
     found = await got(answer("four", finish=reason))
     assert (found.text, found.finish) == ("four", finish)
@@ -181,7 +181,7 @@ async def test_an_answer_as_long_as_allowed_without_a_reason_was_cut():
         (Reply(body=b"", status=204), MalformedAnswer, "204"),
     ],
 )
-async def test_an_unusable_answer_is_a_failure_of_its_kind(reply, kind, words):
+async def test_b1_b3_b5_b15_b48_an_unusable_answer_is_a_failure_of_its_kind(reply, kind, words):
     """B1, B3, B5, B15, B48: never a text, never an exception of another kind."""
     found = await got(reply)
     assert type(found) is kind
@@ -209,7 +209,7 @@ USAGES = [
 
 @pytest.mark.parametrize(("usage", "wanted"), USAGES)
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_usage_is_read_once_or_estimated_and_flagged(usage, wanted, streamed):
+async def test_b12_b13_b43_b82_b83_usage_is_read_once_or_estimated_and_flagged(usage, wanted, streamed):
     """B12, B13, B43, B82, B83: prompt of 14 bytes and its frame, answer of 18 bytes."""
     text = "four, or 2 times 2"
     pieces = [chunk(text[:5], usage=usage), chunk(text[5:], usage=usage), chunk(finish="stop"), chunk(usage=usage)]

@@ -1,9 +1,10 @@
 """Rows of the faults that others had, through a whole team over HTTP: votes, fallbacks, budgets, deadlines.
 
-Rows about the bytes of one call are in test_http_wire (B3, B13, B15, B17, B29, B82, B83), test_http_stream (B12,
-B41, B43, B45, B46, B48, B49), test_http_retries (B55, B57, B60), test_http (B10, B26, B62, B66), test_http_faults
-(all modes). Wait for strategies with an aggregator or a judge (step 3): B8, B9, B14, B18's prompt, B19, B20, B53.
-Wait for the gateway: B23 to B40 but B26 and B29, B50 to B52, and B58's header (its number is on the trace).
+Rows about one call are in test_http_wire, test_http_stream, test_http_retries, test_http_vllm, test_http_faults and
+test_http, in tests named after them. Wait for an aggregator or a judge: B8, B9, B14, B19, B20, B53 whole; of B5,
+B6, B10, B17, B18 that it is not called, its bill, its cut answer, its prompt. Wait for the gateway: B21, B23 to
+B25, B27, B30, B31, B34, B35, B37, B39, B40, B50 to B52 whole; B26's unknown model in a request; what clients are
+sent of B12, B41, B43, B45, B48, B49; B58's header (its number is on the trace).
 """
 
 import asyncio

@@ -116,7 +116,7 @@ def test_targets_are_rows(capsys):
     options = ("--at-most-cost", "1.5", "--within-points", "1", "--json", "--out", "run")
     found = json.loads(out(capsys, "replay", "mine", *QUICK, *options))
     names = [row["name"] for row in found["rows"]]
-    assert names[-2:] == ["kNN, at most $1.5 / 1k", "kNN, within 1 points"]
+    assert names[-3:] == ["kNN, at most $1.5 / 1k", "kNN, within 1 points", "selected on validation: kNN"]
 
 
 def test_another_table_judges(capsys, desk):

@@ -5,12 +5,13 @@ import json
 import click
 import pytest
 
-from coterie.cli.data import data
+from coterie.cli.data import data, recorded
 from coterie.cli.main import run
 from coterie.storage.tablefile import read_table
 from coterie.tasks import download
 from coterie.tasks.benchmarks import BENCHMARKS
 from coterie.tasks.rows import read_rows
+from coterie.types import Price
 
 HEAD = "a" * 40
 RECIPE = """
@@ -65,6 +66,9 @@ def test_list_names_tasks_and_says_where_benchmarks_lie(capsys):
     words = out(capsys, "data", "list", "--hub")
     assert "hub:gsm8k: math, test/train, openai/gsm8k@740312add8; MIT" in words
     assert "not pinned yet" in words
+    assert "hub:hellaswag: choice, test/train (test is the publisher's validation), Rowan" in words
+    assert "test/train (parts of the publisher's train)" in words
+    assert found["hub:hellaswag"]["published"] == {"test": "validation", "train": "train"}
 
 
 def test_check_names_every_problem_of_tables_and_lines(capsys, desk):
@@ -219,6 +223,11 @@ def test_a_run_becomes_a_table_and_a_prediction_file(capsys, desk):
     assert sorted(table.agents) == ["a", "b"]
     assert table.scores.sum() == 2
     assert (table.completion_tokens > 0).all()
+    assert [(model.base_model, model.price.prompt, model.price_source) for model in table.models] == [
+        ("scripted:a", 1.0, "recipe"),
+        ("scripted:b", 1.0, "recipe"),
+    ]
+    assert [item.question for item in table.items] == [f"{n} + {n}?" for n in range(1, 5)]
     assert "holds a table" in refused(capsys, "data", "outcomes", "run", "--out", "table")
     assert "has no recipe 'tooy'; did you mean 'toy'" in refused(
         capsys, "data", "outcomes", "run", "-o", "t", "--recipe", "tooy"
@@ -235,6 +244,42 @@ def test_a_run_becomes_a_table_and_a_prediction_file(capsys, desk):
     assert "is no run folder" in refused(capsys, "data", "export", "routerarena", "nothing", "-o", "q.json")
     imported = out(capsys, "data", "import", "routerarena", "q.json", "--out", "again")
     assert "4 queries, 2 agents, 8 outcomes" in imported
+
+
+BROKEN = RECIPE.replace(
+    'rules: [{reply: "Answer: 4"}]',
+    "rules: [{agent: a, contains: '1 + 1', reply: 'Answer: 4'}, {agent: b, reply: 'Answer: 4'}]",
+)
+
+
+def test_an_agent_whose_calls_failed_ends_the_export(capsys, desk):
+    """R24: failed calls leave no turn, and are missing all the same."""
+    (desk / "toy.yaml").write_text(BROKEN)
+    lines(desk / "toy.jsonl", *({"question": f"{n} + {n}?", "answer": 2 * n, "id": f"toy_{n}"} for n in (1, 2, 3)))
+    run(["eval", "toy.yaml", "--task", "toy.jsonl", "--out", "run", "--no-cache", "--json"])
+    capsys.readouterr()
+    command = ("data", "outcomes", "run", "--out")
+    assert "agent 'a' lacks 2 of 3 outcomes (2 × failed call): a broken grader" in refused(
+        capsys, *command, "table"
+    )
+    assert not (desk / "table").exists()
+    words = out(capsys, *command, "table", "--allow-missing")
+    assert words.splitlines() == [
+        "3 queries, 2 agents, 4 outcomes; wrote table",
+        "missing: a: 2 × failed call",
+    ]
+    found = json.loads(out(capsys, *command, "again", "--allow-missing", "--json"))
+    assert found["missing"] == [{"agent": "a", "reason": "failed call", "count": 2}]
+
+
+def test_an_agent_that_two_recipes_price_apart_has_no_price():
+    def priced(*prices):
+        agents = [{"name": "a", "model": "scripted:a", "price": {"prompt": p, "completion": p}} for p in prices]
+        return {"config": {"agents": agents}}
+
+    config = {"recipes": {"x": priced(1.0), "y": priced(2.0)}}
+    assert recorded(config, "y")["a"].price == Price(prompt=2.0, completion=2.0)
+    assert recorded(config, None)["a"].price == Price()
 
 
 def test_every_command_and_option_explains_itself():

@@ -1,5 +1,7 @@
 """What decisions scored and cost, by hand: oracle, majority, rows over several seeds, the frontier and its area."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -73,7 +75,9 @@ BASE = [decision("best single", 0, 0, 0, 0)]
 
 def test_rows_by_hand():
     found = rows([*BASE, decision("mine", 0, 1, 1, 1)])
-    assert list(found) == ["best single", "majority", "oracle", "mine"]
+    assert list(found) == ["best single", "majority", "oracle", "mine", "selected on validation: mine"]
+    assert found["mine"].gain_ci[0] <= 15 <= found["mine"].gain_ci[1]
+    assert found["mine"].p_holm == found["mine"].p_value, "one router is a family of one"
     assert found["best single"].score == 0.5
     assert found["best single"].gain == 0
     assert found["best single"].p_value is None
@@ -119,7 +123,10 @@ def test_variants_are_rows_of_their_own():
     assert found["mine, cheap"].score == pytest.approx(0.35)
     assert found["mine, cheap"].cost_usd_per_1k == pytest.approx(1000)
     assert found["mine, cheap"].ece is None
-    assert list(found)[-2:] == ["mine", "mine, cheap"]
+    assert list(found)[-3:] == ["mine", "mine, cheap", "selected on validation: mine"]
+    low, high = sorted(found[name].p_value for name in ("mine", "mine, cheap"))
+    holms = sorted(found[name].p_holm for name in ("mine", "mine, cheap"))
+    assert holms == pytest.approx([min(1, 2 * low), max(min(1, 2 * low), high)])
 
 
 # --- frontier -----------------------------------------------------------------------------------------
@@ -136,10 +143,11 @@ def test_an_area_by_hand():
 
 
 def test_a_front_is_that_of_the_router_that_did_best_on_validation():
-    weak = decision("weak", 0, 0, 0, 0, validation=0.3, trade_0=(0, 0, 0, 0))
+    weak = replace(decision("weak", 0, 0, 0, 0, validation=0.3, trade_0=(0, 0, 0, 0)), swept=((1.0, 0.9),))
     strong = decision(
         "strong", 0, 1, 0, 1, validation=0.6, trade_0=(0, 1, 0, 1), trade_1=(2, 1, 2, 0), trade_2=(2, 2, 2, 2)
     )
+    strong = replace(strong, swept=((2.75, 0.6), (1.5, 0.7), (1.0, 0.4)))
     decisions = [*BASE, weak, strong]
     single = rows(decisions)["best single"]
     found = frontier(decisions, (THREE,), single)
@@ -147,12 +155,12 @@ def test_a_front_is_that_of_the_router_that_did_best_on_validation():
     assert found.points == (
         (pytest.approx(1000), pytest.approx(0.35)),
         (pytest.approx(1500), pytest.approx(0.65)),
-    ), "trade 0 costs more than trade 1 and is no better"
+    ), "on validation trade 0 costs more than trade 1 and is no better"
     assert found.area == pytest.approx((0.35 * 500 + 0.65 * (2750 - 1500)) / 2750)
 
 
 def test_there_is_no_front_without_a_sweep_or_without_costs():
     assert frontier(BASE, (THREE,), rows(BASE)["best single"]) is None
     unknown = judged(THREE.outcomes.scores, np.full((4, 3), NAN))
-    swept = decision("mine", 0, 0, 0, 0, trade_0=(0, 0, 0, 0))
+    swept = replace(decision("mine", 0, 0, 0, 0, trade_0=(0, 0, 0, 0)), swept=((1.0, 0.5),))
     assert frontier([*BASE, swept], (unknown,), rows(BASE, (unknown,))["best single"]) is None

@@ -136,7 +136,7 @@ def test_labels_that_are_all_the_same_give_finite_chances(method, value):
 def test_isotonic_by_hand():
     """Pool-adjacent-violators: 0.2 and 0.4 violate and share 1/2; between steps it is read by interpolation."""
     x, y = np.array([0.1, 0.2, 0.4, 0.9]), np.array([0.0, 1.0, 0.0, 1.0])
-    assert isotonic(x, y, np.array([0.0, 0.1, 0.3, 0.6, 0.9, 1.0])).tolist() == pytest.approx(
+    assert np.interp([0.0, 0.1, 0.3, 0.6, 0.9, 1.0], *isotonic(x, y)).tolist() == pytest.approx(
         [0, 0, 0.5, 0.75, 1, 1]
     )
 
@@ -144,7 +144,7 @@ def test_isotonic_by_hand():
 def test_isotonic_gives_equal_scores_the_mean_of_their_outcomes():
     x, y = np.array([0.5, 0.5, 0.5, 0.5]), np.array([0.0, 1.0, 1.0, 1.0])
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 2, 3]):
-        assert isotonic(x, y[order], np.array([0.2, 0.5, 0.8])).tolist() == pytest.approx([0.75] * 3)
+        assert np.interp([0.2, 0.5, 0.8], *isotonic(x, y[order])).tolist() == pytest.approx([0.75] * 3)
 
 
 def test_scaled_keeps_scores_that_are_right_already():
@@ -215,3 +215,18 @@ def test_only_routers_that_predict_can_be_calibrated():
     with pytest.raises(ConfigError, match="did you mean 'knn'"):
         build("router", {"use": "calibrated", "router": "kn"})
     assert Calibrated(router=KNN()).method == "temperature"
+
+
+def test_isotonic_keeps_a_step_where_it_is():
+    """4,000 labels of a step at 0.7: 0.23 below it, 0.77 above."""
+    random = np.random.default_rng(0)
+    x = random.uniform(0.5, 0.9, 4000)
+    y = (random.uniform(size=4000) < np.where(x < 0.7, 0.23, 0.77)).astype(float)
+    assert np.interp([0.6, 0.68, 0.72, 0.85], *isotonic(x, y)) == pytest.approx([0.23, 0.23, 0.77, 0.77], abs=0.06)
+
+
+def test_scores_that_say_the_opposite_become_one_chance():
+    """Labels fall with the score: the map is flat at the base rate, not at the offset of a falling line."""
+    x = np.linspace(0.85, 0.95, 200)
+    y = (x < 0.894).astype(float)
+    assert scaled(x, y, np.array([0.86, 0.94])) == pytest.approx([y.mean()] * 2, abs=0.01)

@@ -12,7 +12,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from coterie.config import build
 from coterie.errors import ConfigError, MissingExtra
-from coterie.routers.forest import Forest, inputs, principal
+from coterie.routers.forest import Forest, principal
 from coterie.routers.forest_fit import Plan, grow
 from coterie.types import Message, Query, draw
 
@@ -205,7 +205,7 @@ def walked(tensors, rows):
 
 def test_the_router_walks_as_by_hand():
     known = ready()._known
-    rows = inputs(FRESH, Planted().encode([q.messages for q in FRESH]), known.tensors)
+    rows = ready()._inputs(FRESH, Planted().encode([q.messages for q in FRESH]), known.tensors)
     assert np.array_equal(ready().leaves(FRESH), walked(known.tensors, rows))
 
 
@@ -225,3 +225,25 @@ def test_more_components_than_there_are_give_all():
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     assert principal(x, 60)["axes"].shape == (6, 3)
     assert principal(x[:1], 60)["axes"].shape == (6, 0)
+
+
+def test_without_layout_the_encoding_alone_is_read():
+    """What only the layout tells is found with it, and cannot be without it."""
+
+    def laid_out(number):
+        text = f"topic {number}?" if number % 2 else f"topic {number}\n\nA. yes\nB. no"
+        return Query(id=f"q{number}", messages=(Message(role="user", content=text),))
+
+    table = outcomes_of([laid_out(i) for i in range(120)], [[i % 2, 1 - i % 2] for i in range(120)], ("ada", "bob"))
+    asked, pool = [laid_out(i) for i in range(500, 540)], pool_of("ada", "bob")
+    found = Forest(encoder=Blind(), trees=5).fit(table).predict(asked, pool)
+    assert (found.argmax(axis=1) == [1 - i % 2 for i in range(500, 540)]).all()
+    blind = Forest(encoder=Blind(), trees=5, layout=False).fit(table).predict(asked, pool)
+    assert np.ptp(blind, axis=0).max() == 0
+
+
+class Blind:
+    """An encoder that sees nothing."""
+
+    def encode(self, prompts):
+        return np.zeros((len(prompts), 4), dtype=np.float32)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from coterie.errors import DataError
 from coterie.storage import exports
 from coterie.storage.imports import import_rows
-from coterie.storage.tablefile import read_table, save_table
+from coterie.storage.tablefile import Recorded, read_table, save_table
 from coterie.storage.tables import to_outcomes
-from coterie.types import Completion, Message, Price, Query, Routing, Score, Trace, Turn
+from coterie.tasks.contamination import question_and_options
+from coterie.types import Completion, Failure, Message, Price, Query, Routing, Score, Trace, Turn
 
 
 def jsonl(path, *rows):
@@ -111,8 +113,13 @@ def test_an_answer_that_was_given_keeps_its_score(tmp_path, changes):
 def test_older_rows_have_other_names_and_a_sum_of_tokens(tmp_path):
     row = routed(ground_truth=..., input_tokens=..., output_tokens=..., gt="2")
     found = import_rows("llmrouter", [jsonl(tmp_path / "rows.jsonl", row)])
-    assert cell(found) == [1.0, 0, 30, None]
+    assert cell(found) == [1.0, None, 30, None]
     assert found.table.items[0].answer == "2"
+    table = import_rows(
+        "llmrouter", [tmp_path / "rows.jsonl"], prices={"small": Price(prompt=1, completion=2)}
+    ).table
+    assert to_outcomes(table).tokens[0, 0] == 30
+    assert np.isnan(to_outcomes(table).costs[0, 0])
 
 
 def test_options_are_part_of_the_query(tmp_path):
@@ -302,11 +309,53 @@ def test_a_log_of_ones_own(tmp_path):
     text = "query,agent,score,tokens,cost,dataset\n1?,a,1,20,0.1,d\n1?,b,,,,d\n2?,a,0,,,d\n"
     (tmp_path / "log.csv").write_text(text)
     found = import_rows("log", [tmp_path / "log.csv"])
-    assert cell(found) == [1.0, 0, 20, 0.1]
+    assert cell(found) == [1.0, None, 20, 0.1]
     assert cell(found, 1) == [0.0, None, None, None]
     assert dict(found.missing) == {("b", "no score"): 1}
     rows = [{"query": "1?", "agent": "a", "score": True, "prompt_tokens": 7, "completion_tokens": 3}]
     assert cell(import_rows("log", [jsonl(tmp_path / "log.jsonl", *rows)])) == [1.0, 7, 3, None]
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "completion", "tokens"),
+    [
+        ({"tokens": 30}, None, 30, 30),
+        ({"tokens": 30, "completion_tokens": 10}, 20, 10, 30),
+        ({"tokens": 30, "prompt_tokens": 20}, 20, 10, 30),
+        ({"prompt_tokens": 20}, 20, None, 20),
+        ({"completion_tokens": 10}, None, None, None),
+        ({}, None, None, None),
+    ],
+)
+def test_a_count_that_is_not_stated_is_not_zero(tmp_path, row, prompt, completion, tokens):
+    given = {"query": "1?", "agent": "a", "score": 1, **row}
+    found = import_rows("log", [jsonl(tmp_path / "log.jsonl", given)])
+    assert cell(found)[1:3] == [prompt, completion]
+    used = to_outcomes(found.table).tokens[0, 0]
+    assert (None if np.isnan(used) else used) == tokens
+
+
+def test_a_total_below_one_of_its_parts_is_an_error(tmp_path):
+    row = {"query": "1?", "agent": "a", "score": 1, "tokens": 3, "completion_tokens": 4}
+    with pytest.raises(DataError, match=r"log\.jsonl:1: 3 tokens in all are fewer than those of a part"):
+        import_rows("log", [jsonl(tmp_path / "log.jsonl", row)])
+
+
+def test_a_total_and_two_counts_are_averaged_as_totals(tmp_path):
+    """30 in all and 20 + 20 are 35 in all; the parts are not known."""
+    row = {"query": "1?", "agent": "a", "score": 1}
+    rows = [row | {"tokens": 30}, row | {"prompt_tokens": 20, "completion_tokens": 20}]
+    assert cell(import_rows("log", [jsonl(tmp_path / "log.jsonl", *rows)])) == [1.0, None, 35, None]
+
+
+def test_a_total_goes_out_as_a_total(tmp_path):
+    table = import_rows(
+        "log", [jsonl(tmp_path / "log.jsonl", {"query": "1?", "agent": "a", "score": 1, "tokens": 30})]
+    ).table
+    rows = exports.arena_of_table(table, "a")
+    assert rows[0]["generated_result"]["token_usage"]["output_tokens"] is None
+    (tmp_path / "p.json").write_text(json.dumps(rows))
+    assert cell(import_rows("routerarena", [tmp_path / "p.json"]))[1:3] == [None, 30]
 
 
 def test_columns_of_a_log_are_known_named_or_left_out(tmp_path):
@@ -358,8 +407,10 @@ def test_a_run_is_a_table_with_prompt_and_completion_tokens_apart():
         trace("one", turn(0, "a", 0.0, tokens=(20, 15)), sample=1),
         trace("two", turn(0, "a", None)),
     ]
-    found = exports.table_of(traces)
-    assert found.missing == 1
+    prices = {"b": Recorded(agent="b", price=Price(prompt=1, completion=2))}
+    found = exports.table_of(traces, prices, asked=question_and_options)
+    assert dict(found.missing) == {("a", "no score"): 1, ("b", "not run"): 1}
+    assert found.table.models == (Recorded(agent="a"), prices["b"])
     table = found.table
     assert table.agents == ("a", "b")
     assert table.scores[0].tolist() == [0.5, 0.0]
@@ -371,7 +422,25 @@ def test_a_run_is_a_table_with_prompt_and_completion_tokens_apart():
 
 def test_a_run_without_verdicts_is_an_error():
     with pytest.raises(DataError, match="no answer of this run has a verdict"):
-        exports.table_of([trace("one", turn(0, "a", None))])
+        exports.table_of([trace("one", turn(0, "a", None))], asked=question_and_options)
+
+
+def test_a_failed_call_leaves_an_empty_cell_that_is_counted():
+    """R23: a call that failed has no turn; an agent that only failed is counted as well."""
+    lost = [Failure(agent=name, kind="BackendError", message="gone") for name in ("a", "c")]
+    traces = [
+        replace(trace("one", turn(0, "b", 1.0)), failures=(*lost,)),
+        replace(trace("two", turn(0, "a", 1.0)), failures=(lost[0], lost[1])),
+        replace(trace("three", final=None), failures=(lost[1],)),
+    ]
+    found = exports.table_of(traces, asked=question_and_options)
+    assert found.table.agents == ("a", "b")
+    assert dict(found.missing) == {
+        ("a", "failed call"): 1,
+        ("a", "not run"): 1,
+        ("b", "not run"): 2,
+        ("c", "failed call"): 3,
+    }
 
 
 def test_a_run_as_predictions_reads_back(tmp_path):

@@ -20,6 +20,10 @@ from coterie.storage.tables import (
     verify_recorded,
     write_table,
 )
+from coterie.tasks.contamination import digest, question_and_options
+from coterie.tasks.extract import CONTRACTS
+from coterie.tasks.items import Item
+from coterie.tasks.prompts import to_query
 from coterie.types import Agent, Completion, Message, Price, Query, Score, Trace, Turn
 
 QUERIES = '''query_id,dataset,task,category,question,choices,answer
@@ -241,7 +245,7 @@ def test_outcomes_of_a_run_become_a_table(tmp_path):
     traces = [traced(queries[0], "a", 0.1), traced(queries[1], "a", None), traced(queries[1], "b", 1.0)]
     outcomes = Outcomes.from_traces(traces)
     pool = {"a": Agent(name="a", model="local:m", price=Price(prompt=0, completion=2.5))}
-    write_table(tmp_path / "run", outcomes, pool)
+    write_table(tmp_path / "run", outcomes, pool, asked=question_and_options)
     table = read_table(tmp_path / "run")
     again = to_outcomes(table)
     assert again.agents == ("a", "b")
@@ -250,6 +254,61 @@ def test_outcomes_of_a_run_become_a_table(tmp_path):
     assert [m.price for m in table.models] == [pool["a"].price, Price()]
     for name in ("scores", "tokens", "costs"):
         np.testing.assert_array_equal(getattr(again, name), getattr(outcomes, name))
+
+
+ITEMS = [
+    {"task": "choice", "question": "Which is red?", "choices": ["a rose", "two\nlines", "C. coal"], "answer": "A"},
+    {"task": "choice", "question": "Which?", "choices": ["x", "y"], "answer": "B"},
+    {"task": "math", "question": "Pick one:\nA. 3\nB. 4\nWhat is 3 - 2?", "answer": "1"},
+    {"task": "math", "question": "Pick one:\nA. 3\nB. 4", "answer": "3"},
+    {"task": "qa", "question": "Who?", "answer": ["Ada"], "context": [{"title": "T", "text": "Ada did."}]},
+]
+
+
+def exported(folder, queries):
+    """The queries of a table that was written of outcomes on these, by way of its files."""
+    shape = np.ones((len(queries), 1))
+    table = Outcomes(
+        queries=tuple(queries), agents=("a",), scores=shape, tokens=shape, costs=shape, revisions={"a": "r"}
+    )
+    write_table(folder, table, asked=question_and_options)
+    return queries_of(read_table(folder))
+
+
+@pytest.mark.parametrize("contract", [None, *sorted(CONTRACTS)])
+def test_an_exported_query_is_the_same_question_without_the_contract(tmp_path, contract):
+    """A test item is found in a table that was exported of a run, under whatever contract it was asked."""
+    items = [Item.model_validate({"id": f"i{n}", "source": "s", **row}) for n, row in enumerate(ITEMS)]
+    queries = [to_query(item, contract) for item in items]
+    back = exported(tmp_path / "once", queries)
+    assert [digest(query) for query in back] == [digest(query) for query in queries]
+    assert [query.text for query in back] == [to_query(item, "raw").text for item in items]
+    assert [item.choices for item in read_table(tmp_path / "once").items[:2]] == [
+        ("a rose", "two\nlines", "C. coal"),
+        ("x", "y"),
+    ]
+    assert read_table(tmp_path / "once").items[4].answer == ["Ada"]
+    assert exported(tmp_path / "twice", back) == back
+
+
+def test_recorded_twins_are_still_the_question_that_both_are(tmp_path):
+    """The line that tells two equal prompts apart is no part of the question."""
+    items = [Item.model_validate({"id": name, "source": "s", **ITEMS[0]}) for name in ("i", "j")]
+    queries = [to_query(item) for item in items]
+    back = exported(tmp_path / "once", queries)
+    assert [query.text.splitlines()[-1] for query in back] == ["[s: i]", "[s: j]"]
+    assert {digest(query) for query in back} == {digest(queries[0])}
+    assert exported(tmp_path / "twice", back) == back
+
+
+def test_a_total_of_tokens_has_a_cost_only_where_both_prices_are_equal(write):
+    """B79: 30 tokens in all are $60e-6 at 2 and 2 a million, and unknown at 1 and 2; a cost of its own stays."""
+    models = MODELS.splitlines()[0] + "\nsame,,,,2,2,given,\nother,,,,1,2,given,\nopen,,,,,,,\n"
+    rows = "q1,same,1,,30,\nq1,other,1,,30,\nq1,open,1,,30,\nq2,other,1,,30,0.5\nq2,same,1,30,,\nq3,same,1,20,10,"
+    outcomes = to_outcomes(read_table(write(outcomes=OUTCOMES.splitlines()[0] + f"\n{rows}\n", models=models)))
+    nan = np.nan
+    np.testing.assert_array_equal(outcomes.tokens, [[30, 30, 30], [30, 30, nan], [30, nan, nan]])
+    np.testing.assert_allclose(outcomes.costs, [[6e-5, nan, nan], [nan, 0.5, nan], [6e-5, nan, nan]])
 
 
 def test_covered_keeps_agents_of_full_coverage_and_rows_without_holes(write):

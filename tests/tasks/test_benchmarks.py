@@ -54,6 +54,23 @@ def test_an_entry_is_whole(name):
         assert part.revision is None or re.fullmatch(r"[0-9a-f]{40}", part.revision)
 
 
+@pytest.mark.parametrize("name", sorted(BENCHMARKS))
+def test_no_two_splits_are_of_the_same_rows(name):
+    """Else what one selects on is what one judges on; only train and test may be parts of one published split."""
+    benchmark = BENCHMARKS[name]
+    published = list(benchmark.splits.values())
+    assert len(set(published)) == len(published) or (
+        benchmark.parted and set(benchmark.splits) == {"train", "test"}
+    )
+
+
+@pytest.mark.parametrize("name", ["eurus2_code", "hellaswag", "2wikimultihopqa", "hotpotqa", "newsqa", "trivia_qa"])
+def test_a_validation_split_that_is_the_test_is_not_offered_twice(name):
+    assert hub.read_name(f"hub:{name}").published == "validation"
+    with pytest.raises(Exception, match="unknown split 'validation'"):
+        hub.read_name(f"hub:{name}/validation")
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}{case.part and '-' + case.part}")
 def test_a_row_becomes_an_item_whose_gold_is_graded(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ Knows no HTTP. One gate belongs to one event loop.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 
 RUN = 64
 """So many requests of one group go through before another group that waits gets its turn."""
@@ -23,9 +23,13 @@ class Gate:
         self._group, self._run = "", 0
 
     @asynccontextmanager
-    async def place(self, group: str) -> AsyncIterator[None]:
-        """A place inside; waits for one. Leaving, also by cancellation, frees it."""
-        await self._enter(group if self.grouped else "")
+    async def place(self, group: str, waiting: AbstractContextManager[None] | None = None) -> AsyncIterator[None]:
+        """A place inside; waits for one, within `waiting`. Leaving, also by cancellation, frees it.
+
+        Who holds a place must not ask for another: with a limit of 1 both would wait for ever.
+        """
+        with waiting or nullcontext():
+            await self._enter(group if self.grouped else "")
         try:
             yield
         finally:

@@ -13,8 +13,8 @@ from coterie.backends import vllm
 from coterie.backends.chat_answer import completions
 from coterie.backends.chat_request import Request, chat_body
 from coterie.backends.endpoint import Endpoint
-from coterie.backends.line import Line, Port, Sink
-from coterie.backends.retries import Clock
+from coterie.backends.line import Line, Loading, Port, Sink
+from coterie.backends.retries import Budget, Clock
 from coterie.backends.samples import Sampled, Together, one, settled
 from coterie.config import nearest
 from coterie.errors import AccessDenied, BackendError, ConfigError, TimedOut, UnknownModel, Unreachable
@@ -50,7 +50,10 @@ class Http:
         return self.endpoints[self._place(agent)[0]].identity()
 
     def patience(self, agent: Agent) -> float:
-        """Seconds after which a call of this agent has failed at the latest."""
+        """Seconds after which a call of this agent has failed at the latest; all its parts share them.
+
+        Not counted: waiting for a place among `concurrency`, which ends no later than the calls before it.
+        """
         return self.endpoints[self._place(agent)[0]].deadlines.total
 
     async def prepare(self, agent: Agent) -> None:
@@ -65,7 +68,7 @@ class Http:
             raise
         except BackendError:
             pass  # many servers list no models: whether this one is there, the first call says
-        await self._model(port, agent)
+        await self._model(port, agent, self._line.budget(port))
 
     async def generate(self, agent: Agent, messages: Messages, *, seed: int) -> Completion:
         """One completion. Cancelling the caller closes the connection.
@@ -73,11 +76,13 @@ class Http:
         Raises: BackendError of a kind that says what went wrong; ConfigError where a key is missing.
         """
         port = self._port(agent)
-        request = Request(agent=agent, messages=messages, model=await self._model(port, agent), seeds=(seed,))
+        budget = self._line.budget(port)
+        model = await self._model(port, agent, budget)
+        request = Request(agent=agent, messages=messages, model=model, seeds=(seed,))
         try:
             if port.endpoint.samples == "together":
-                return await self._together(port).ask(request)
-            return await one(lambda asked: self._send(port, asked), request)
+                return await self._together(port).ask(request, budget)
+            return await one(lambda asked, within: self._send(port, asked, within), request, budget)
         except UnknownModel:
             port.loaded.pop(_adapter_key(agent), None)  # a server that was started anew has lost its adapters
             raise
@@ -89,9 +94,12 @@ class Http:
         given (B49). The pieces are as the server sent them: only the Completion is cut at stop texts.
         """
         port = self._port(agent)
-        request = Request(agent=agent, messages=messages, model=await self._model(port, agent), seeds=(seed,))
+        budget = self._line.budget(port)
+        model = await self._model(port, agent, budget)
+        request = Request(agent=agent, messages=messages, model=model, seeds=(seed,))
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
-        task = asyncio.ensure_future(self._send(port, request, sink=lambda index, text: pieces.put_nowait(text)))
+        sending = self._send(port, request, budget, sink=lambda index, text: pieces.put_nowait(text))
+        task = asyncio.ensure_future(sending)
         task.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:
@@ -108,7 +116,8 @@ class Http:
         What an adapter is known by: compare it with the same from another engine (`vllm.distance`).
         """
         port = self._port(agent)
-        return await vllm.probe(self._line, port, await self._model(port, agent), messages)
+        budget = self._line.budget(port)
+        return await vllm.probe(self._line, port, await self._model(port, agent, budget), messages, budget)
 
     async def release(self, agent: Agent) -> None:
         """Take the adapter of an agent that is no longer asked off its server."""
@@ -116,8 +125,9 @@ class Http:
         loading = port.loaded.pop(_adapter_key(agent), None)
         if loading is None:
             return
-        name = await loading
-        if all(other.result() != name for other in port.loaded.values() if other.done() and not other.cancelled()):
+        name = await loading.task
+        others = [other.task for other in port.loaded.values()]
+        if all(other.result() != name for other in others if other.done() and not other.cancelled()):
             await vllm.unload(self._line, port, name)
 
     async def aclose(self) -> None:
@@ -169,27 +179,34 @@ class Http:
         except ConfigError as error:
             raise ConfigError(f"backends.http.endpoints.{name}: {error}") from None
 
-    async def _model(self, port: Port, agent: Agent) -> str:
-        """The name that the server knows the agent's model by; an adapter is loaded once, whoever asks first."""
+    async def _model(self, port: Port, agent: Agent, budget: Budget) -> str:
+        """The name that the server knows the agent's model by; an adapter is loaded once, whoever asks first.
+
+        A load has a budget of its own, as long as that of a call, and goes on where its first caller leaves. Who
+        waits for it spends of `budget`.
+        """
         base = self._place(agent)[1]
         if agent.adapter is None:
             return base
         key = _adapter_key(agent)
         if key not in port.loaded:
-            loading = asyncio.ensure_future(vllm.load(self._line, port, agent, base))
-            loading.add_done_callback(lambda done: _forget_failed(port, key, done))
-            port.loaded[key] = loading
-        return await asyncio.shield(port.loaded[key])
+            own = self._line.budget(port)
+            task = asyncio.ensure_future(vllm.load(self._line, port, agent, base, own))
+            task.add_done_callback(lambda done: _forget_failed(port, key, done))
+            port.loaded[key] = Loading(task, own)
+        loading = port.loaded[key]
+        with budget.beside(loading.budget):
+            return await asyncio.shield(loading.task)
 
     def _together(self, port: Port) -> Together:
         if port.together is None:
-            port.together = Together(lambda asked: self._send(port, asked))
+            port.together = Together(lambda asked, within: self._send(port, asked, within))
         return port.together
 
-    async def _send(self, port: Port, request: Request, sink: Sink | None = None) -> Sampled:
+    async def _send(self, port: Port, request: Request, budget: Budget, sink: Sink | None = None) -> Sampled:
         endpoint = port.endpoint
         body = chat_body(endpoint, request, stream=endpoint.stream or sink is not None)
-        answer, seconds = await self._line.ask(port, body, request.seeds[0], sink)
+        answer, seconds = await self._line.ask(port, body, request.seeds[0], budget, sink)
         return completions(answer, request, endpoint, seconds)
 
 
@@ -200,5 +217,6 @@ def _adapter_key(agent: Agent) -> str:
 
 def _forget_failed(port: Port, key: str, done: "asyncio.Task[str]") -> None:
     """An adapter that was not loaded is tried again by the next call."""
-    if (done.cancelled() or done.exception() is not None) and port.loaded.get(key) is done:
+    loading = port.loaded.get(key)
+    if (done.cancelled() or done.exception() is not None) and loading is not None and loading.task is done:
         del port.loaded[key]

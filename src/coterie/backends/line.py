@@ -19,7 +19,7 @@ from coterie.backends.chat_stream import ChatStream
 from coterie.backends.endpoint import Endpoint, proxy_for, trusted
 from coterie.backends.gate import Gate
 from coterie.backends.refusals import Reply, redacted, refusal
-from coterie.backends.retries import Clock, Deadlines, Retries, retried
+from coterie.backends.retries import Budget, Clock, Deadlines, Retries, retried
 from coterie.backends.samples import Together
 from coterie.backends.sse import EventDecoder
 from coterie.errors import BackendError, BrokenStream, MalformedAnswer, TimedOut, Unreachable
@@ -30,6 +30,14 @@ KEPT_OPEN = 4.0
 REFUSAL_BYTES = 65536
 GRACE = 0.25
 """Seconds that the end of a finished stream is waited for, so that its connection can be used again."""
+
+
+@dataclass
+class Loading:
+    """An adapter on its way to a server, or there; the budget is what the load takes its time from."""
+
+    task: "asyncio.Task[str]"
+    budget: Budget
 
 
 @dataclass(repr=False)
@@ -44,7 +52,7 @@ class Port:
     proxy: str | None
     policy: Retries
     timeout: aiohttp.ClientTimeout
-    loaded: dict[str, "asyncio.Task[str]"] = field(default_factory=dict)
+    loaded: dict[str, Loading] = field(default_factory=dict)
     together: Together | None = None
 
     @staticmethod
@@ -80,12 +88,16 @@ class Line:
     async def aclose(self) -> None:
         """Close all connections; what is still being asked fails."""
         for port in self.ports.values():
-            for task in port.loaded.values():
-                task.cancel()
+            for loading in port.loaded.values():
+                loading.task.cancel()
         await self.session.close()
 
+    def budget(self, port: Port) -> Budget:
+        """What one call may take, from now on."""
+        return Budget(self.clock, port.policy.total)
+
     async def ask(
-        self, port: Port, body: Mapping[str, Any], seed: int, sink: Sink | None = None
+        self, port: Port, body: Mapping[str, Any], seed: int, budget: Budget, sink: Sink | None = None
     ) -> tuple[Answer, float]:
         """The reply to a chat body and the seconds that it took, tries and waits included, waiting for a place not.
 
@@ -108,9 +120,9 @@ class Line:
                 error.again = error.again and not sent
                 raise redacted(error, port.secrets) from None
 
-        async with port.gate.place(str(body["model"])):
+        async with port.gate.place(str(body["model"]), budget.outside()):
             began = time.perf_counter()
-            answer = await retried(attempt, port.policy, seed, self.clock)
+            answer = await retried(attempt, port.policy, seed, budget)
             return answer, time.perf_counter() - began
 
     async def _answer(self, port: Port, data: bytes, seconds: float, asked: tuple[int, Sink | None]) -> Answer:
@@ -125,8 +137,12 @@ class Line:
                 return stream.answer()
             return read_answer(await body.read(limit))
 
-    async def call(self, port: Port, path: str, asked: Mapping[str, Any] | None = None) -> bytes:
-        """The body of another path's reply, tried again as chats are: POST with a body, GET without."""
+    async def call(
+        self, port: Port, path: str, asked: Mapping[str, Any] | None = None, budget: Budget | None = None
+    ) -> bytes:
+        """The body of another path's reply: POST with a body, GET without. Waits and tries as chats do."""
+        allowed = budget or self.budget(port)
+        group = str((asked or {}).get("model") or (asked or {}).get("lora_name") or "")
 
         async def attempt(seconds: float) -> bytes:
             data = None if asked is None else json.dumps(asked).encode()
@@ -138,7 +154,8 @@ class Line:
             except BackendError as error:
                 raise redacted(error, port.secrets) from None
 
-        return await retried(attempt, port.policy, 0, self.clock)
+        async with port.gate.place(group, allowed.outside()):
+            return await retried(attempt, port.policy, 0, allowed)
 
     async def _refusal(self, body: "Body") -> BackendError:
         said = b""

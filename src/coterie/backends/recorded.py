@@ -201,10 +201,15 @@ class Index:
             raise BackendError(f"no recorded outcome: {agent!r} was not run on {item.id!r}")
         prompt, said = self.table.prompt_tokens[row, column], self.table.completion_tokens[row, column]
         unknown = math.isnan(prompt) or math.isnan(said)
+        asked = _about([prompt_of(item)]) if math.isnan(prompt) else int(prompt)
+        answered = 0 if math.isnan(said) else int(said)
+        if math.isnan(prompt) and answered:  # a count without the prompt's is a total
+            asked = min(asked, answered)
+            answered -= asked
         return Completion(
             text=Verdict(query=item.id, agent=agent, score=score).text(),
-            prompt_tokens=_about([prompt_of(item)]) if math.isnan(prompt) else int(prompt),
-            completion_tokens=0 if math.isnan(said) else int(said),
+            prompt_tokens=asked,
+            completion_tokens=answered,
             estimated=unknown,
         )
 

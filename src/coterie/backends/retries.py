@@ -1,14 +1,15 @@
-"""One budget of tries and time for one request: what is tried again, when, and until when.
+"""One budget of tries and time for one call: what is tried again, when, and until when.
 
 Nothing else in coterie tries again. Knows no HTTP but the two spellings of Retry-After.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from itertools import count
 from typing import TypeVar
 
 from coterie.errors import BackendError, ConfigError, TimedOut
@@ -20,11 +21,12 @@ LONGEST_BACKOFF = 16.0
 
 @spec
 class Deadlines:
-    """Seconds. A request's clock starts when the endpoint's limit lets it through.
+    """Seconds. No clock runs while the endpoint's limit holds a request back.
 
     `connect`: name, TCP and TLS. `first_byte`: until the body begins, which without streaming is when the answer
     is complete. `idle`: silence within an answer. `attempt`: one try from beginning to end; None: as long as one
-    hung try and one whole other one fit. `total`: all tries and the waits between them.
+    hung try and one whole other one fit. `total`: all that one call needs: tries and the waits between them,
+    samples that are asked for apart, the loading of its adapter; not the waits for the endpoint's limit.
     """
 
     connect: Positive = 10.0
@@ -79,23 +81,70 @@ class Clock:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
-async def retried(attempt: Callable[[float], Awaitable[T]], policy: Retries, seed: int, clock: Clock) -> T:
-    """What the first successful try gives; the last try's error where none succeeds in time.
+@dataclass
+class Budget:
+    """The time and the tries of one call, whatever requests it is made of. Runs from its making on.
+
+    `total` in seconds, without those spent `outside`. `again` counts the tries after first ones.
+    """
+
+    clock: Clock
+    total: float
+    again: int = 0
+    _began: float = field(default=0.0, init=False)
+    _waited: float = 0.0
+    _outside: float | None = None
+
+    def __post_init__(self) -> None:
+        self._began = self.clock.now()
+
+    @property
+    def waited(self) -> float:
+        """Seconds outside so far."""
+        return self._waited + (0.0 if self._outside is None else self.clock.now() - self._outside)
+
+    @property
+    def left(self) -> float:
+        """Seconds until nothing more is sent; below 0 afterwards."""
+        return self.total + self.waited - (self.clock.now() - self._began)
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Time in here is not counted."""
+        self._outside = self.clock.now()
+        try:
+            yield
+        finally:
+            self._waited, self._outside = self.waited, None
+
+    @contextmanager
+    def beside(self, other: "Budget") -> Iterator[None]:
+        """Time in here is counted as `other`, whose work is waited for, counts it."""
+        before = other.waited
+        try:
+            yield
+        finally:
+            self._waited += other.waited - before
+
+    def branch(self) -> "Budget":
+        """A budget of what is left, for one of several that go on alone."""
+        return replace(self, total=self.left, _waited=0.0, _outside=None)
+
+
+async def retried(attempt: Callable[[float], Awaitable[T]], policy: Retries, seed: int, budget: Budget) -> T:
+    """What the first successful try gives; the last try's error where none succeeds within the budget.
 
     `attempt` gets the seconds it may take.
     """
-    end = clock.now() + policy.total
-    for nth in count():
-        left = end - clock.now()
-        if left <= 0:
-            break
+    while (left := budget.left) > 0:
         try:
             return await attempt(min(policy.attempt, left))
         except BackendError as error:
-            wait = policy.wait(error, nth, seed)
-            if wait is None or clock.now() + wait >= end:
+            wait = policy.wait(error, budget.again, seed)
+            if wait is None or wait >= budget.left:
                 raise
-        await clock.sleep(wait)
+        budget.again += 1
+        await budget.clock.sleep(wait)
     raise TimedOut(f"no answer within {policy.total:g} s")
 
 

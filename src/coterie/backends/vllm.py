@@ -15,6 +15,7 @@ from typing import Any
 
 from coterie.backends.chat_answer import parsed
 from coterie.backends.line import Line, Port
+from coterie.backends.retries import Budget
 from coterie.errors import BackendError, BadRequest, ConfigError, MalformedAnswer, UnknownModel
 from coterie.types import Agent, Message, Messages
 
@@ -38,19 +39,19 @@ def adapter_name(agent: Agent) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', agent.name)}-{total.hexdigest()[:16]}"
 
 
-async def load(line: Line, port: Port, agent: Agent, base: str) -> str:
-    """Load the agent's adapter, unless it is there, and probe it; its name on the server.
+async def load(line: Line, port: Port, agent: Agent, base: str, budget: Budget) -> str:
+    """Load the agent's adapter, unless it is there, and probe it, all within one budget; its name on the server.
 
     Raises: BackendError where the server cannot load it, or answers as without it.
     """
     name = await asyncio.to_thread(adapter_name, agent)
     try:
-        await line.call(port, "load_lora_adapter", {"lora_name": name, "lora_path": agent.adapter})
+        await line.call(port, "load_lora_adapter", {"lora_name": name, "lora_path": agent.adapter}, budget)
     except BadRequest as error:
         if "already" not in str(error):
             raise BackendError(f"the adapter of {agent.name!r} was not loaded: {error}") from None
     await asyncio.to_thread(_known_content, agent, name)
-    with_adapter, without = await probe(line, port, name), await probe(line, port, base)
+    with_adapter, without = [await probe(line, port, model, budget=budget) for model in (name, base)]
     alike = distance(with_adapter, without) <= NOISE
     if alike and await asyncio.to_thread(changes_anything, Path(agent.adapter or "")):
         raise BackendError(f"the server answers under {name!r} as it does without: the adapter was not applied")
@@ -72,7 +73,9 @@ async def unload(line: Line, port: Port, name: str) -> None:
             raise
 
 
-async def probe(line: Line, port: Port, model: str, messages: Messages = PROBE) -> dict[str, float]:
+async def probe(
+    line: Line, port: Port, model: str, messages: Messages = PROBE, budget: Budget | None = None
+) -> dict[str, float]:
     """Log-probabilities, in nats, of the likeliest first tokens of an answer: what tells adapters apart.
 
     Raises: MalformedAnswer where the server gives none.
@@ -85,7 +88,7 @@ async def probe(line: Line, port: Port, model: str, messages: Messages = PROBE) 
         "logprobs": True,
         "top_logprobs": PROBED,
     }
-    reply = parsed(await line.call(port, "chat/completions", body))
+    reply = parsed(await line.call(port, "chat/completions", body, budget))
     try:
         rows: list[Mapping[str, Any]] = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         return {str(row["token"]): float(row["logprob"]) for row in rows}

@@ -110,6 +110,7 @@ def _print(done: Replayed, out: Path) -> None:
     title = f"{done.table}{against} ({sizes} queries; {len(done.rows[0].seeds)} seeds)"
     show.print_plain(title, TITLES, [cells(row) for row in done.rows])
     notes = [f"{done.missing} missing outcomes"] if done.missing else []
+    notes += [f"{done.incomplete} queries that lack some are fitted on only"] if done.incomplete else []
     notes += [f"{done.dropped} training questions left out that the test asks"] if done.dropped else []
     if done.frontier is not None and done.frontier.area is not None:
         notes.append(f"frontier of {done.frontier.router}: area {done.frontier.area:.4f}")
@@ -178,9 +179,13 @@ def labels_(chosen: SeriesOptions) -> None:
 def swap_(chosen: SeriesOptions) -> None:
     """Swap two agents of TABLE for two that a trained router never saw; compare with a full retrain."""
     material = read_material(chosen.table, _several(chosen.agents))
-    contender = named(_known(chosen.routers) or COMPARED)[-1]
+    if len(_known(chosen.routers)) > 1:
+        raise ConfigError("--router: a swap is tried with one router")
+    [contender] = named(_known(chosen.routers) or ("forest",))
     features = Features.opened(chosen.encoder or default_encoder(len(material.queries)))
-    size = _sizes(chosen.labels)[0]
+    [size, *more] = _sizes(chosen.labels)
+    if more:
+        raise ConfigError("--labels: a swap is tried with one number of labels")
     with show.progress() as watch:
         found = swaps(contender, material, features, chosen.seeds, watch, size)
     if chosen.out is not None:

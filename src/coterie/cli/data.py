@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from coterie.cli import options
 from coterie.config import nearest, read_yaml, validate
 from coterie.errors import ConfigError, DataError
 from coterie.storage import exports
+from coterie.storage.cells import NOT_RUN
 from coterie.storage.imports import NAMES, import_rows
 from coterie.storage.runs import Run, write_atomically
-from coterie.storage.tablefile import QUERIES, Table, read_table, save_table
+from coterie.storage.tablefile import QUERIES, Recorded, Table, read_table, save_table
 from coterie.tasks import catalog, download, pins
 from coterie.tasks import data as task_data
 from coterie.tasks.benchmarks import BENCHMARKS
+from coterie.tasks.contamination import question_and_options
 from coterie.tasks.hub import PREFIX, read_name
 from coterie.tasks.rows import Reading, read_rows
 from coterie.types import Price, Trace, record
@@ -33,6 +36,9 @@ columns = click.option(
     "--column", "columns", multiple=True, metavar="OURS=THEIRS", help="What one of our columns is called there."
 )
 ignore = click.option("--ignore", multiple=True, metavar="COLUMN", help="A column to leave out.")
+allow_missing = click.option(
+    "--allow-missing", is_flag=True, help="Go on though an agent lacks most of its outcomes."
+)
 kind = click.option("--kind", help="Kind of task of rows that do not say it: math, qa, choice, ...")
 
 
@@ -65,6 +71,7 @@ def facts(name: str) -> dict[str, Any]:
         "name": f"{PREFIX}{name}",
         "kind": benchmark.kind,
         "splits": sorted(benchmark.splits),
+        "published": dict(sorted(benchmark.splits.items())),
         "parts": [part.label for part in benchmark.parts if part.label],
         "revisions": repos,
         "licence": benchmark.licence,
@@ -77,9 +84,16 @@ def _line(row: Mapping[str, Any]) -> str:
     more = f", … {len(places)} in all" if len(places) > 1 else ""
     parts = f", {len(row['parts'])} parts" if row["parts"] else ""
     tail = f"; {row['note']}" if row["note"] else ""
-    return (
-        f"{row['name']}: {row['kind']}, {'/'.join(row['splits'])}{parts}, {places[0]}{more}; {row['licence']}{tail}"
-    )
+    splits = "/".join(row["splits"]) + _renamed(row["published"])
+    return f"{row['name']}: {row['kind']}, {splits}{parts}, {places[0]}{more}; {row['licence']}{tail}"
+
+
+def _renamed(published: Mapping[str, str]) -> str:
+    """Which of our splits are of rows that the publisher has under another name."""
+    if len(published) > 1 and len(set(published.values())) == 1:
+        return f" (parts of the publisher's {next(iter(published.values()))})"
+    other = [f"{ours} is the publisher's {theirs}" for ours, theirs in published.items() if ours != theirs]
+    return f" ({', '.join(other)})" if other else ""
 
 
 @data.command()
@@ -204,7 +218,7 @@ class ImportOptions:
 @click.option("--prices", type=FILE, help="YAML: agent to {prompt: $/M tokens, completion: $/M tokens}.")
 @columns
 @ignore
-@click.option("--allow-missing", is_flag=True, help="Go on though an agent lacks most of its outcomes.")
+@allow_missing
 @options.as_json
 @options.bundle(ImportOptions)
 def import_(chosen: ImportOptions) -> None:
@@ -220,7 +234,7 @@ def import_(chosen: ImportOptions) -> None:
     if not chosen.allow_missing:
         _refuse_holes(found.table, found.missing)
     save_table(chosen.out, found.table)
-    missing = [{"agent": a, "reason": why, "count": count} for (a, why), count in sorted(found.missing.items())]
+    missing = _lost(found.missing)
     facts = {**_counts(found.table), "rows": found.rows, "missing": missing, "repeated": found.repeated}
     _say({**facts, "table": str(chosen.out)}, "\n".join([*found.lines(), f"wrote {chosen.out}"]), chosen.as_json)
 
@@ -242,15 +256,20 @@ def _refuse_table(folder: Path) -> None:
         raise ConfigError(f"{folder} holds a table; choose another folder or delete it")
 
 
+def _lost(missing: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:
+    return [{"agent": a, "reason": why, "count": count} for (a, why), count in sorted(missing.items())]
+
+
 def _refuse_holes(table: Table, missing: Mapping[tuple[str, str], int]) -> None:
-    for column, agent in enumerate(table.agents):
+    graded = dict(zip(table.agents, (~np.isnan(table.scores)).sum(axis=0).tolist(), strict=True))
+    for agent in dict.fromkeys([*table.agents, *(name for name, _ in sorted(missing))]):
         lost = {why: count for (name, why), count in missing.items() if name == agent}
-        total = sum(lost.values()) + int((~np.isnan(table.scores[:, column])).sum())
+        total = sum(lost.values()) + graded.get(agent, 0)
         if sum(lost.values()) > ENOUGH * total:
             reasons = ", ".join(f"{count} × {why}" for why, count in lost.items())
             raise DataError(
                 f"agent {agent!r} lacks {sum(lost.values())} of {total} outcomes ({reasons}): a broken grader or an"
-                " outage? --allow-missing imports the rest"
+                " outage? --allow-missing goes on with the rest"
             )
 
 
@@ -273,16 +292,38 @@ recipe = click.option("--recipe", help="Only what this recipe of the run asked (
 @click.argument("run", type=PATH)
 @click.option("--out", "-o", required=True, type=FOLDER, help="Folder of the outcome table.")
 @recipe
+@allow_missing
 @options.as_json
-def outcomes(run: Path, out: Path, recipe: str | None, as_json: bool) -> None:
+def outcomes(run: Path, out: Path, recipe: str | None, allow_missing: bool, as_json: bool) -> None:
     """Write what each agent scored in a finished RUN as an outcome table."""
     _refuse_table(out)
-    found = exports.table_of(_traces(run, recipe))
+    models = recorded(Run.load(run).config, recipe)
+    found = exports.table_of(_traces(run, recipe), models, asked=question_and_options)
+    if not allow_missing:
+        # a router leaves most cells empty on purpose: only what was asked and came to nothing is suspect
+        _refuse_holes(found.table, {key: count for key, count in found.missing.items() if key[1] != NOT_RUN})
     save_table(out, found.table)
     counts = _counts(found.table)
-    words = f"{counts['queries']} queries, {len(counts['agents'])} agents, {counts['outcomes']} outcomes"
-    lost = f"; missing: {found.missing} answers without a verdict" if found.missing else ""
-    _say({**counts, "missing": found.missing, "table": str(out)}, f"{words}{lost}; wrote {out}", as_json)
+    words = (
+        f"{counts['queries']} queries, {len(counts['agents'])} agents, {counts['outcomes']} outcomes; wrote {out}"
+    )
+    lost = [f"missing: {row['agent']}: {row['count']} × {row['reason']}" for row in _lost(found.missing)]
+    facts = {**counts, "missing": _lost(found.missing), "table": str(out)}
+    _say(facts, "\n".join([words, *lost]), as_json)
+
+
+def recorded(config: Mapping[str, Any], recipe: str | None) -> dict[str, Recorded]:
+    """Model and price of each agent in a run's recipes; an agent that two of them price apart has no price."""
+    found: dict[str, Recorded] = {}
+    for name, facts in config.get("recipes", {}).items():
+        agents = facts.get("config", {}).get("agents", []) if recipe in (None, name) else []
+        for agent in agents:
+            price = validate(Price, agent.get("price") or {}, f"run.json: {agent['name']}: price")
+            row = Recorded(agent=agent["name"], base_model=agent["model"], price=price, price_source="recipe")
+            before = found.setdefault(row.agent, row)
+            if before.price != row.price:
+                found[row.agent] = Recorded(agent=row.agent, base_model=before.base_model)
+    return {name: row if row.price != Price() else replace(row, price_source="") for name, row in found.items()}
 
 
 def _traces(run: Path, recipe: str | None) -> list[Trace]:

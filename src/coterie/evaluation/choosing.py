@@ -57,7 +57,9 @@ def columns(outcomes: Outcomes, values: np.ndarray, pool: Pool) -> np.ndarray:
 
 
 def _digest(outcomes: Outcomes) -> str:
-    """Of the questions and the scores."""
-    total = hashlib.sha256("\0".join(map(digest, outcomes.queries)).encode())
-    total.update(np.ascontiguousarray(outcomes.scores).tobytes())
+    """Of the questions, the agents, their scores and costs."""
+    facts = [*map(digest, outcomes.queries), *outcomes.agents, *map(str, outcomes.revisions.values())]
+    total = hashlib.sha256("\0".join(facts).encode(errors="surrogatepass"))
+    for values in (outcomes.scores, outcomes.costs):
+        total.update(np.ascontiguousarray(values).tobytes())
     return total.hexdigest()[:16]

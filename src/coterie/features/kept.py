@@ -13,7 +13,7 @@ from coterie.features.checks import identity_of
 from coterie.storage.tensors import load_tensors, save_tensors
 from coterie.types import Encoder, Messages
 
-CHUNK = 512
+CHUNK = 2048
 """Prompts that are encoded between two writes: what a kill can lose."""
 
 
@@ -50,6 +50,7 @@ class Kept:
             rows = np.asarray(self.encoder.encode([wanted[key] for key in part]), dtype=np.float32)
             self.known.update(zip(part, rows, strict=True))
             if self.file is not None:
+                self.known.update({**self._read(), **self.known})  # what another process has kept meanwhile stays
                 vectors = np.stack(list(self.known.values()))  # (n, D)
                 save_tensors(self.file, {"vectors": vectors}, {"keys": list(self.known)})
 

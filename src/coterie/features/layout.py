@@ -21,7 +21,7 @@ OPENERS = (
     *("a", "the", "in", "there"),
 )
 WITHIN = ("def ", "assert", "import ", "answer", "explain", "true", "false", "not ", "http", "\\boxed", "\\frac")
-GRAPHEMES_BEYOND_ASCII = 127
+ASCII_END = 127
 
 
 @spec
@@ -56,7 +56,7 @@ def _rates(text: str) -> list[float]:
     kinds = (
         sum(map(str.isupper, text)),
         sum(map(str.isdigit, text)),
-        sum(ord(c) > GRAPHEMES_BEYOND_ASCII for c in text),
+        sum(ord(c) > ASCII_END for c in text),
     )
     return [share * n for n in (*(text.count(c) for c in MARKS), *(text.count(c) for c in "0123456789"), *kinds)]
 

@@ -9,11 +9,12 @@ import numpy as np
 from coterie.features.once import once
 from coterie.outcomes import Outcomes
 from coterie.routers.artefact import Artefact, fitted, routed, table_of
+from coterie.routers.factorisation import sigmoid
 from coterie.routers.wrapped import AnyPredictor, known_agents, read_both, save_both
 from coterie.types import Pool, Query, Routing, Share, State, draw, spec
 
 NAME = "calibrated"
-KNOTS = 24
+KNOTS = 64
 """Even in log odds, where sure scores lie as far apart as others; and 0 and 1."""
 EDGE = 1e-3
 PRIOR = 4.0
@@ -79,7 +80,7 @@ class Calibrated:
         if labels is None or not seen.any():
             return np.stack([grid, grid])
         x, y = raw[seen].clip(0, 1), labels[seen]
-        return np.stack([grid, scaled(x, y, grid) if self.method == "temperature" else isotonic(x, y, grid)])
+        return np.stack([grid, scaled(x, y, grid)]) if self.method == "temperature" else isotonic(x, y)
 
     def save(self, path: str | Path) -> None:
         """Write the maps, and the router's weights beside them."""
@@ -135,12 +136,17 @@ def scaled(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
         found = found + step
         if np.abs(step).max() < 1e-8:
             break
-    slope = max(found[0], 0.0)  # a head never turns an agent's order of queries round
-    return sigmoid(slope * logit(grid) + found[1])
+    if found[0] < 0:  # a head never turns an agent's order of queries round: one chance for all of them
+        return np.full_like(grid, (y.sum() + PRIOR / 2) / (len(y) + PRIOR))
+    return sigmoid(found[0] * logit(grid) + found[1])
 
 
-def isotonic(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Chances at `grid` by pool-adjacent-violators on scores x (n,) and outcomes y (n,); equal scores are one."""
+def isotonic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Scores and chances (2, KNOTS) by pool-adjacent-violators on scores x (n,) and outcomes y (n,).
+
+    A knot stands at the mean score of each block of equal chance; of more blocks than knots those that lie evenly
+    by their labels are kept. Equal scores are one.
+    """
     scores, place, counts = np.unique(x, return_inverse=True, return_counts=True)
     sums = np.bincount(place, weights=y)
     blocks: list[list[float]] = []  # sum of outcomes, labels, sum of scores
@@ -150,15 +156,12 @@ def isotonic(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
             last = blocks.pop()
             blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
     table = np.array(blocks)
-    return np.asarray(np.interp(grid, table[:, 2] / table[:, 1], table[:, 0] / table[:, 1]))
+    along = np.cumsum(table[:, 1]) - table[:, 1] / 2
+    kept = np.abs(along - np.linspace(along[0], along[-1], KNOTS)[:, None]).argmin(axis=1)  # (KNOTS,)
+    return np.stack([table[kept, 2] / table[kept, 1], table[kept, 0] / table[kept, 1]])
 
 
 def logit(chance: np.ndarray) -> np.ndarray:
     """Log odds, finite at 0 and 1."""
     inside = np.clip(chance, EDGE, 1 - EDGE)
     return np.asarray(np.log(inside / (1 - inside)))
-
-
-def sigmoid(odds: np.ndarray) -> np.ndarray:
-    """The chance of log odds."""
-    return np.asarray(1 / (1 + np.exp(-odds)))

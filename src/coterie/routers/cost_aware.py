@@ -45,7 +45,7 @@ class CostAware:
         return decision(state, scores, told)
 
     def predict(self, queries: Sequence[Query], pool: Pool) -> np.ndarray:
-        """What each agent is worth, less the least of the pool: (len(queries), A), >= 0."""
+        """What each agent is worth, moved up for each query until none is below 0: (len(queries), A)."""
         return self._worth(*self.estimates(queries, pool), pool)
 
     def estimates(self, queries: Sequence[Query], pool: Pool) -> tuple[np.ndarray, np.ndarray]:

@@ -27,12 +27,13 @@ NAME = "forest"
 class Forest:
     """Extremely randomised trees (Geurts et al. 2006), all agents' scores in one forest.
 
-    A query goes down each of `trees` by its layout (`features.layout`) and the `components` directions of largest
-    variance of its encoding; it gets the mean scores of the training queries in the leaf that it reaches, which
-    holds at least `leaf` of them, averaged over the trees. `share` of the features are tried at a split. In a leaf
-    that has few outcomes of an agent its mean over everything counts as much as `prior` of them. A tree needs no
-    tuning to a table, ignores what says nothing, and finds templates, in which benchmarks and clients differ, where
-    distances between embeddings blur them.
+    A query goes down each of `trees` by its layout (`features.layout`) and the `components` directions of
+    largest variance of its encoding; it gets the mean scores of the training queries in the leaf that it
+    reaches, which holds at least `leaf` of them, averaged over the trees. Without `layout` they read the
+    encoding alone. `share` of the features are tried at a split. In a leaf that has few outcomes of an agent
+    its mean over everything counts as much as `prior` of them. A tree needs no tuning to a table, ignores what
+    says nothing, and finds templates, in which benchmarks and clients differ, where distances between
+    embeddings blur them.
     """
 
     encoder: AnyEncoder = field(default_factory=Hashed)
@@ -41,6 +42,7 @@ class Forest:
     share: Annotated[float, Field(gt=0, le=1)] = 0.3
     components: Count = 60
     prior: Amount = 0.5
+    layout: bool = True
     seed: int = 0
     weights: str | None = None
 
@@ -61,7 +63,7 @@ class Forest:
         """The node that each query ends in, in each tree: (len(queries), T)."""
         known = self._known
         tensors = known.tensors
-        x = inputs(queries, features_of(self.encoder, prompts(queries), NAME, known.width), tensors)
+        x = self._inputs(queries, features_of(self.encoder, prompts(queries), NAME, known.width), tensors)
         nodes = np.tile(tensors["roots"], (len(x), 1))
         rows = np.arange(len(x))[:, None]
         while (inner := tensors["left"][nodes] >= 0).any():
@@ -78,7 +80,7 @@ class Forest:
         encoded = features_of(self.encoder, prompts(outcomes.queries), NAME)
         space = principal(encoded, self.components)
         plan = Plan(**{part.name: getattr(self, part.name) for part in fields(Plan)})
-        tensors = space | grow(inputs(outcomes.queries, encoded, space), scores, plan)
+        tensors = space | grow(self._inputs(outcomes.queries, encoded, space), scores, plan)
         known = Artefact(
             router=NAME,
             names=names,
@@ -86,9 +88,19 @@ class Forest:
             tensors=tensors,
             encoder=identity_of(self.encoder),
             width=encoded.shape[1],
-            notes={"layout": Layout().identity},
+            notes={"layout": self._layout},
         )
         return fitted(self, "_known", known)
+
+    def _inputs(self, queries: Sequence[Query], encoded: np.ndarray, space: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Layout and principal components of the queries, as the trees read them: (n, F), float32."""
+        content = (encoded - space["centre"]) @ space["axes"]
+        layout = Layout().encode(prompts(queries)) if self.layout else np.zeros((len(queries), 0))
+        return np.concatenate([layout, content], axis=1, dtype=np.float32)
+
+    @property
+    def _layout(self) -> str:
+        return Layout().identity if self.layout else ""
 
     def save(self, path: str | Path) -> None:
         """Write what was fitted."""
@@ -97,7 +109,7 @@ class Forest:
     @once
     def _known(self) -> Artefact:
         known = read(NAME, self.weights, identity_of(self.encoder))
-        if known.notes.get("layout") != Layout().identity:
+        if known.notes.get("layout") != self._layout:
             raise ConfigError(f"{self.weights}: was fitted on another layout of questions; fit it again")
         return known
 
@@ -105,12 +117,6 @@ class Forest:
 def prompts(queries: Sequence[Query]) -> list[Messages]:
     """What the encoder is shown."""
     return [query.messages for query in queries]
-
-
-def inputs(queries: Sequence[Query], encoded: np.ndarray, space: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Layout and principal components of the queries, as the trees read them: (n, F), float32."""
-    layout = Layout().encode(prompts(queries))
-    return np.concatenate([layout, (encoded - space["centre"]) @ space["axes"]], axis=1, dtype=np.float32)
 
 
 def principal(features: np.ndarray, components: int) -> dict[str, np.ndarray]:

@@ -77,8 +77,8 @@ def loss_of(found: torch.Tensor, scores: torch.Tensor, objective: str) -> torch.
     """Mean loss of outputs (B, A) against scores (B, A) with NaN where missing.
 
     `best`: -log p of the best agent, shared by equal ones. `share`: cross-entropy with scores / sum of scores.
-    `reward`: squared error over the known cells. Queries that everybody failed have no best and no shares:
-    they are left out of the first two.
+    `reward`: squared error over the known cells. An agent without an outcome takes no part in a query's softmax.
+    Queries that everybody failed have no best and no shares: they are left out of the first two.
     """
     known = ~torch.isnan(scores)
     filled = torch.nan_to_num(scores)
@@ -88,5 +88,6 @@ def loss_of(found: torch.Tensor, scores: torch.Tensor, objective: str) -> torch.
     wanted = ((filled == top) & (top > 0)).float() if objective == "best" else filled.clamp(min=0)
     total = wanted.sum(dim=1, keepdim=True)
     target = wanted / total.clamp(min=1e-9)
-    losses = -(target * F.log_softmax(found, dim=1)).sum(dim=1)
+    logits = torch.where(known, found, torch.finfo(found.dtype).min)
+    losses = -(target * F.log_softmax(logits, dim=1)).sum(dim=1)
     return losses.sum() / (total[:, 0] > 0).sum().clamp(min=1)

@@ -95,7 +95,7 @@ class MLP:
     `objective` says what it learns: `best`, which agent is best (cross-entropy; docs/methods.md), `share`, each
     agent's share of the query's reward (cross-entropy; the classifier of CERA-MoA's ablation), `reward`, each
     agent's score (squared error; one trunk for all agents where CERA-MoA's ablation has a network for each).
-    Missing outcomes count as 0 for the first two and are left out of the third. Routing needs no torch.
+    Missing outcomes are left out. Routing needs no torch.
     """
 
     encoder: AnyEncoder = field(default_factory=Hidden)

@@ -60,6 +60,27 @@ def amount(value: Any, where: str, name: str) -> float:
     return found
 
 
+def counts(row: Mapping[str, Any], where: str, names: tuple[str, str, str]) -> tuple[float, float]:
+    """Prompt and completion tokens; `names` are those of the two counts and of their total.
+
+    A part that is not stated is what the total leaves. A total alone stands as completion tokens without prompt
+    tokens (`Table`), so that a completion count alone cannot stand there: nothing is known of such a call.
+    DataError for a total below one of its parts.
+    """
+    prompt, completion, total = (amount(row.get(name), where, name) for name in names)
+    if math.isnan(prompt) and math.isnan(completion):
+        return math.nan, total
+    if math.isnan(total):
+        return prompt, math.nan if math.isnan(prompt) else completion
+    if math.isnan(prompt):
+        prompt = total - completion
+    elif math.isnan(completion):
+        completion = total - prompt
+    if min(prompt, completion) < 0:
+        raise DataError(f"{where}: {total:g} tokens in all are fewer than those of a part")
+    return prompt, completion
+
+
 def share(value: Any, where: str, name: str) -> float | None:
     """A score within 0 and 1, None where there is none."""
     found = number(value, where, name)

@@ -1,5 +1,6 @@
 """Finished runs as recorded outcome tables, and runs or tables as RouterArena's prediction files."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -8,42 +9,60 @@ import numpy as np
 
 from coterie.errors import DataError
 from coterie.outcomes import Outcomes
-from coterie.storage.tablefile import Item, Recorded, Table
-from coterie.storage.tables import prompts_of
-from coterie.types import Pool, Query, Trace, Turn, record
+from coterie.storage.cells import FAILED, NO_SCORE, NOT_RUN
+from coterie.storage.tablefile import Recorded, Table
+from coterie.storage.tables import Asked, item_of, prompts_of
+from coterie.types import Trace, Turn, record
 
 
 @record
 class Exported:
-    """A run's outcomes as a table, and how many answers had no verdict and are missing from it."""
+    """A run's outcomes as a table, and its empty cells by (agent, reason).
+
+    `NOT_RUN` is a query that was not put to the agent, as a router chose. An agent that never answered has no
+    column.
+    """
 
     table: Table
-    missing: int
+    missing: Mapping[tuple[str, str], int]
 
 
-def table_of(traces: Iterable[Trace], pool: Pool | None = None) -> Exported:
+def table_of(traces: Iterable[Trace], models: Mapping[str, Recorded] | None = None, *, asked: Asked) -> Exported:
     """What each agent scored on each query of these traces, prompt and completion tokens apart.
 
-    Samples of one agent are averaged (`Outcomes.from_traces`). DataError where nothing was graded.
+    Samples of one agent are averaged (`Outcomes.from_traces`). `models` says what is known of agents by name,
+    `asked` takes question and options out of a prompt. DataError where nothing was graded.
     """
     traces = list(traces)
-    outcomes = Outcomes.from_traces(traces, pool)
+    outcomes = Outcomes.from_traces(traces)
     if not outcomes.agents or np.isnan(outcomes.scores).all():
         raise DataError("no answer of this run has a verdict, so that there are no outcomes")
-    ungraded = sum(turn.score is None or turn.score.value is None for trace in traces for turn in trace.turns)
     table = Table(
         folder="",
-        items=tuple(map(_item, outcomes.queries)),
-        models=tuple(_model(name, pool) for name in outcomes.agents),
+        items=tuple(item_of(query, asked) for query in outcomes.queries),
+        models=tuple((models or {}).get(name, Recorded(agent=name)) for name in outcomes.agents),
         scores=outcomes.scores,
-        prompt_tokens=_tokens(traces, pool, lambda turn: (turn.completion.prompt_tokens, 0)),
-        completion_tokens=_tokens(traces, pool, lambda turn: (0, turn.completion.completion_tokens)),
+        prompt_tokens=_tokens(traces, lambda turn: (turn.completion.prompt_tokens, 0)),
+        completion_tokens=_tokens(traces, lambda turn: (0, turn.completion.completion_tokens)),
         costs=outcomes.costs,
     )
-    return Exported(table=table, missing=ungraded)
+    return Exported(table=table, missing=_missing(traces, outcomes))
 
 
-def _tokens(traces: Iterable[Trace], pool: Pool | None, part: Callable[[Turn], tuple[int, int]]) -> np.ndarray:
+def _missing(traces: Iterable[Trace], outcomes: Outcomes) -> Counter[tuple[str, str]]:
+    """Queries without an outcome of an agent, by (agent, reason): a failed call leaves no turn, only a failure."""
+    traces = list(traces)
+    reasons = {(t.query.id, turn.agent): NO_SCORE for t in traces for turn in t.turns}
+    reasons |= {(t.query.id, failure.agent): FAILED for t in traces for failure in t.failures}
+    rows, columns = np.nonzero(~np.isnan(outcomes.scores))
+    there = {(outcomes.queries[i].id, outcomes.agents[j]) for i, j in zip(rows, columns, strict=True)}
+    queries = dict.fromkeys(trace.query.id for trace in traces)
+    agents = {*outcomes.agents, *(failure.agent for trace in traces for failure in trace.failures)}
+    empty = [(query, agent) for agent in sorted(agents) for query in queries if (query, agent) not in there]
+    return Counter((agent, reasons.get((query, agent), NOT_RUN)) for query, agent in empty)
+
+
+def _tokens(traces: Iterable[Trace], part: Callable[[Turn], tuple[int, int]]) -> np.ndarray:
     """The outcomes' token counts when each turn counts with one part of its tokens only: (Q, A)."""
 
     def cut(turn: Turn) -> Turn:
@@ -51,26 +70,7 @@ def _tokens(traces: Iterable[Trace], pool: Pool | None, part: Callable[[Turn], t
         counts = replace(turn.completion, prompt_tokens=prompt, completion_tokens=completion)
         return replace(turn, completion=counts)
 
-    return Outcomes.from_traces((replace(t, turns=tuple(map(cut, t.turns))) for t in traces), pool).tokens
-
-
-def _item(query: Query) -> Item:
-    source, reference = str(query.metadata.get("source", "")), query.reference or {}
-    return Item(
-        id=query.id,
-        dataset=source,
-        task=str(query.metadata.get("task", query.task)),
-        category="" if query.domain == source else query.domain,
-        question=query.text,
-        answer=reference.get("answer", reference.get("answers")),
-    )
-
-
-def _model(name: str, pool: Pool | None) -> Recorded:
-    agent = None if pool is None else pool.get(name)
-    return (
-        Recorded(agent=name) if agent is None else Recorded(agent=name, base_model=agent.model, price=agent.price)
-    )
+    return Outcomes.from_traces(replace(t, turns=tuple(map(cut, t.turns))) for t in traces).tokens
 
 
 # --- RouterArena --------------------------------------------------------------------------------------
@@ -112,6 +112,8 @@ def _cell(table: Table, i: int, j: int, asked: tuple[str, str]) -> dict[str, Any
     parts = (table.prompt_tokens, table.completion_tokens, table.costs, table.scores)
     prompt, completion, cost, score = (None if np.isnan(part[i, j]) else float(part[i, j]) for part in parts)
     used = {"input_tokens": prompt, "output_tokens": completion}
+    if prompt is None and completion is not None:
+        used = {"input_tokens": None, "output_tokens": None, "total_tokens": completion}
     result = None if score is None else {"generated_answer": "", "success": True, "token_usage": used}
     return _entry(*asked, table.agents[j], result, (cost, score))
 

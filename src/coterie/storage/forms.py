@@ -3,7 +3,6 @@
 A call that failed or that nobody could grade is a cell without score, never a 0.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from coterie.storage.cells import (
     NOT_RUN,
     Cell,
     amount,
+    counts,
     needed,
     number,
     options,
@@ -36,11 +36,7 @@ def llmrouter(path: Path) -> Iterator[Cell]:
         reason = "" if score is not None else NO_SCORE
         if score is not None and _outage(row, where, score):
             score, reason = None, FAILED
-        total = amount(row.get("token_num"), where, "token_num")
-        prompt = amount(row.get("input_tokens"), where, "input_tokens")
-        completion = amount(row.get("output_tokens"), where, "output_tokens")
-        if math.isnan(prompt) or math.isnan(completion):
-            prompt, completion = (0.0, total) if not math.isnan(total) else (math.nan, math.nan)
+        prompt, completion = counts(row, where, ("input_tokens", "output_tokens", "token_num"))
         yield Cell(
             dataset=text(row, where, "task_name"),
             question=text(row, where, "query"),
@@ -83,9 +79,10 @@ def llmrouterbench(path: Path) -> Iterator[Cell]:
         )
     for where, row in rows:
         score = share(needed(row, where, "score"), where, "score")
-        completion = amount(row.get("completion_tokens"), where, "completion_tokens")
+        said = amount(row.get("completion_tokens"), where, "completion_tokens")
+        prompt, completion = counts(row, where, ("prompt_tokens", "completion_tokens", "total_tokens"))
         silent = not str(row.get("prediction") or "").strip() and not str(row.get("raw_output") or "").strip()
-        failed = silent and not completion > 0 and not score
+        failed = silent and not said > 0 and not score
         yield Cell(
             dataset=str(dataset),
             question=text(row, where, "origin_query"),
@@ -93,7 +90,7 @@ def llmrouterbench(path: Path) -> Iterator[Cell]:
             score=None if failed else score,
             reason=FAILED if failed else NO_SCORE if score is None else "",
             answer=plain(row.get("ground_truth")),
-            prompt_tokens=amount(row.get("prompt_tokens"), where, "prompt_tokens"),
+            prompt_tokens=prompt,
             completion_tokens=completion,
             cost=amount(row.get("cost"), where, "cost"),
         )
@@ -107,6 +104,7 @@ def routerarena(path: Path) -> Iterator[Cell]:
         if result is not None and not isinstance(result, Mapping):
             raise DataError(f"{where}: generated_result must be an object or null")
         used = (result or {}).get("token_usage") or {}
+        prompt, completion = counts(used, where, ("input_tokens", "output_tokens", "total_tokens"))
         score = share(row.get("accuracy"), where, "accuracy")
         reason = NOT_RUN if result is None else FAILED if not result.get("success") else NO_SCORE
         usable = result is not None and result.get("success") and score is not None
@@ -117,8 +115,8 @@ def routerarena(path: Path) -> Iterator[Cell]:
             agent=text(row, where, "prediction"),
             score=score if usable else None,
             reason="" if usable else reason,
-            prompt_tokens=amount(used.get("input_tokens"), where, "input_tokens"),
-            completion_tokens=amount(used.get("output_tokens"), where, "output_tokens"),
+            prompt_tokens=prompt,
+            completion_tokens=completion,
             cost=amount(row.get("cost"), where, "cost"),
         )
 

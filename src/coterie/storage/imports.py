@@ -124,6 +124,16 @@ def _item(cell: Cell) -> Item:
     )
 
 
+def _mean(found: list[tuple[float, float, float, float]]) -> np.ndarray:
+    """Mean score, prompt tokens, completion tokens and cost; in totals where one of the calls has a total only."""
+    values = np.array(found)  # (N, 4)
+    if np.isnan(values[:, 1]).any():
+        values[:, 2] += np.nan_to_num(values[:, 1])
+        values[:, 1] = np.nan
+    mean: np.ndarray = values.mean(axis=0)
+    return mean
+
+
 def _table(
     items: list[Item],
     agents: list[str],
@@ -135,7 +145,7 @@ def _table(
     rows, columns = ({name: i for i, name in enumerate(names)} for names in ([item.id for item in items], agents))
     cells = np.full((4, len(items), len(agents)), np.nan)
     for (query, agent), found in values.items():
-        cells[:, rows[query], columns[agent]] = np.mean(found, axis=0)
+        cells[:, rows[query], columns[agent]] = _mean(found)
     models = [
         Recorded(agent=name, price=prices[name], price_source="given") if name in prices else Recorded(agent=name)
         for name in agents

@@ -1,13 +1,12 @@
 """One's own log of outcomes: a long table with a row for each query and agent, in JSONL, CSV or Parquet."""
 
-import math
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import DataError
-from coterie.storage.cells import NO_SCORE, Cell, amount, options, plain, share, text
+from coterie.storage.cells import NO_SCORE, Cell, amount, counts, options, plain, share, text
 from coterie.storage.rowfiles import rows_of
 
 COLUMNS = (
@@ -25,7 +24,10 @@ COLUMNS = (
     "tokens",
     "cost",
 )
-"""`query`, `agent` and `score` are needed; `tokens` is a sum whose parts are not known, `cost` is in dollars."""
+"""`query`, `agent` and `score` are needed; `tokens` is the sum of both counts, `cost` is in dollars.
+
+`completion_tokens` need `prompt_tokens` or `tokens` beside them, else nothing is known of what the call used.
+"""
 
 
 def log_cells(path: Path, columns: Mapping[str, str], ignore: tuple[str, ...]) -> Iterator[Cell]:
@@ -43,14 +45,8 @@ def log_cells(path: Path, columns: Mapping[str, str], ignore: tuple[str, ...]) -
 
 def _cell(row: Mapping[str, Any], where: str, name: str) -> Cell:
     score = share(row.get("score"), where, "score") if "score" in row else _absent(where, row)
-    prompt = amount(row.get("prompt_tokens"), where, "prompt_tokens")
-    completion = amount(row.get("completion_tokens"), where, "completion_tokens")
-    if (
-        math.isnan(prompt)
-        and math.isnan(completion)
-        and not math.isnan(total := amount(row.get("tokens"), where, "tokens"))
-    ):
-        prompt, completion = 0.0, total
+    names = ("prompt_tokens", "completion_tokens", "tokens")
+    prompt, completion = counts(row, where, names)
     return Cell(
         id=str(row.get("id") or ""),
         dataset=str(row.get("dataset") or name),

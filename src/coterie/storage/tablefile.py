@@ -59,7 +59,10 @@ class Recorded:
 
 @record
 class Table:
-    """Q items by A agents. NaN is not recorded, which is never 0."""
+    """Q items by A agents. NaN is not recorded, which is never 0.
+
+    Completion tokens without prompt tokens are a total of both, whose parts are not known.
+    """
 
     folder: str
     items: tuple[Item, ...]

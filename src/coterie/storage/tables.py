@@ -6,7 +6,7 @@ differs from the recorded question.
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from string import ascii_uppercase
@@ -19,21 +19,26 @@ from coterie.storage.tablefile import Item, Recorded, Table, read_table, save_ta
 from coterie.types import Agent, Message, Query, Score, record
 
 __all__ = [
+    "Asked",
     "Item",
     "Recorded",
     "Table",
     "Verdict",
     "agents_of",
     "covered",
+    "item_of",
     "queries_of",
     "read_table",
     "save_table",
     "to_outcomes",
+    "twin_line",
     "verify_recorded",
     "write_table",
 ]
 KIND = "recorded"
 CONTRACT = "raw"
+Asked = Callable[[Query], tuple[str, tuple[str, ...]]]
+"""What of a query's prompt is its question, and what its options."""
 
 
 # --- queries and agents ------------------------------------------------------------------------------
@@ -47,7 +52,7 @@ def queries_of(table: Table) -> tuple[Query, ...]:
             messages=(Message(role="user", content=prompt),),
             task=KIND,
             contract=CONTRACT,
-            reference={"query_id": item.id},
+            reference={"query_id": item.id} | ({"choices": item.choices} if item.choices else {}),
             metadata={"source": item.dataset, "domain": item.category or item.dataset, "task": item.task},
         )
         for item, prompt in zip(table.items, prompts_of(table), strict=True)
@@ -59,9 +64,18 @@ def prompts_of(table: Table) -> tuple[str, ...]:
     plain = [prompt_of(item) for item in table.items]
     times = Counter(plain)
     return tuple(
-        text if times[text] == 1 else f"{text}\n\n[{item.dataset}: {item.id}]"
+        text if times[text] == 1 else f"{text}\n\n{_twin_line(item.dataset, item.id)}"
         for item, text in zip(table.items, plain, strict=True)
     )
+
+
+def twin_line(query: Query) -> str:
+    """The last line that `queries_of` adds to such an item, which is no part of its question."""
+    return _twin_line(str(query.metadata.get("source", "")), query.id)
+
+
+def _twin_line(dataset: str, name: str) -> str:
+    return f"[{dataset}: {name}]"
 
 
 def prompt_of(item: Item) -> str:
@@ -94,21 +108,36 @@ def revisions_of(table: Table) -> dict[str, str]:
 def to_outcomes(table: Table, pool: Mapping[str, Agent] | None = None) -> Outcomes:
     """The table as outcomes. A missing cell stays NaN.
 
-    The recorded cost is preferred; where there is none it is tokens times list price, NaN if either is unknown.
+    `tokens` is the sum of the counts that are known. The recorded cost is preferred; where there is none it is
+    tokens times list price, NaN if either is unknown. A total of tokens has a cost only where both prices are
+    equal.
     `pool` gives the revisions that the outcomes are to stand for; without it they are those of `agents_of`.
     """
     known = revisions_of(table) | {name: agent.revision for name, agent in (pool or {}).items()}
     prices = np.array([[_or_nan(m.price.prompt), _or_nan(m.price.completion)] for m in table.models])  # (A, 2)
     prices = prices.reshape(len(table.models), 2)
-    priced = (table.prompt_tokens * prices[:, 0] + table.completion_tokens * prices[:, 1]) / 1e6
+    priced = _priced(table.prompt_tokens, table.completion_tokens, prices)
     return Outcomes(
         queries=queries_of(table),
         agents=table.agents,
         scores=table.scores.copy(),
-        tokens=table.prompt_tokens + table.completion_tokens,
+        tokens=_known(table.prompt_tokens, table.completion_tokens),
         costs=np.where(np.isnan(table.costs), priced, table.costs),
         revisions={name: known[name] for name in table.agents},
     )
+
+
+def _known(prompt: np.ndarray, completion: np.ndarray) -> np.ndarray:
+    """The sum of what is known, NaN only where nothing is: (Q, A)."""
+    nothing = np.isnan(prompt) & np.isnan(completion)
+    return np.where(nothing, np.nan, np.nan_to_num(prompt) + np.nan_to_num(completion))
+
+
+def _priced(prompt: np.ndarray, completion: np.ndarray, prices: np.ndarray) -> np.ndarray:
+    """Dollars by list prices of shape (A, 2): (Q, A)."""
+    total = np.isnan(prompt) & (prices[:, 0] == prices[:, 1])
+    dollars: np.ndarray = (np.where(total, 0.0, prompt) * prices[:, 0] + completion * prices[:, 1]) / 1e6
+    return dollars
 
 
 def covered(outcomes: Outcomes, share: float = 0.98) -> Outcomes:
@@ -131,33 +160,39 @@ def covered(outcomes: Outcomes, share: float = 0.98) -> Outcomes:
     )
 
 
-def write_table(folder: Path | str, outcomes: Outcomes, pool: Mapping[str, Agent] | None = None) -> None:
+def write_table(
+    folder: Path | str, outcomes: Outcomes, pool: Mapping[str, Agent] | None = None, *, asked: Asked
+) -> None:
     """Write outcomes as a table that `read_table` reads back; `pool` gives models and prices.
 
-    Outcomes have one token count a call: all of it is written as output_tokens. Cells without a score are left out.
+    `asked` takes question and options out of a prompt (`tasks.contamination.question_and_options`). Outcomes have
+    one token count a call: it is written as a total. Cells without a score are left out.
     """
     totals = np.asarray(outcomes.tokens, dtype=float)
     table = Table(
         folder=str(folder),
-        items=tuple(map(_item_of, outcomes.queries)),
+        items=tuple(item_of(query, asked) for query in outcomes.queries),
         models=tuple(_recorded(name, (pool or {}).get(name)) for name in outcomes.agents),
         scores=outcomes.scores,
-        prompt_tokens=np.where(np.isnan(totals), np.nan, 0.0),
+        prompt_tokens=np.full_like(totals, np.nan),
         completion_tokens=totals,
         costs=outcomes.costs,
     )
     save_table(folder, table)
 
 
-def _item_of(query: Query) -> Item:
-    source = str(query.metadata.get("source", ""))
+def item_of(query: Query, asked: Asked) -> Item:
+    """A query as a row of a table: question and options apart, nothing of the contract that it was asked under."""
+    source, reference = str(query.metadata.get("source", "")), query.reference or {}
+    question, choices = asked(query)
     return Item(
         id=query.id,
         dataset=source,
         task=str(query.metadata.get("task", query.task)),
         category="" if query.domain == source else query.domain,
-        question=query.text,
-        answer=(query.reference or {}).get("answer"),
+        question=question,
+        choices=choices,
+        answer=reference.get("answer", reference.get("answers")),
     )
 
 

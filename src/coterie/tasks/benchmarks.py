@@ -11,7 +11,7 @@ from coterie.tasks.columns import Mapper, Row
 from coterie.types import record
 
 TRAIN_TEST = {"train": "train", "test": "test"}
-TRAIN_VALIDATION = {"train": "train", "validation": "validation", "test": "validation"}
+TRAIN_VALIDATION = {"train": "train", "test": "validation"}
 TRAIN_VALIDATION_TEST = {"train": "train", "validation": "validation", "test": "test"}
 ONLY_TEST = {"test": "test"}
 
@@ -35,6 +35,8 @@ class Part:
 class Benchmark:
     """One benchmark. `splits` maps our split names to the publisher's; `keep` says which rows belong to it.
 
+    No two names mean the same rows, so that what one selects on is never what one judges on. Where the publisher
+    keeps the labels of its test split, `test` is its validation split and there is no `validation` here.
     Train and test of one publisher's split are parted by the question's digest, about four to one: such data came
     without a test set. `large` ones are streamed where only the first rows are wanted.
     """

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from string import ascii_uppercase
 
+from coterie.storage.tables import KIND as RECORDED
+from coterie.storage.tables import twin_line
 from coterie.tasks.extract import CONTRACTS
 from coterie.types import Query, record
 
@@ -26,7 +28,7 @@ def digest(query: Query) -> str:
     Case, space, the punctuation of sentences and the order of options do not count, nor does the contract's suffix:
     the same item asked under two contracts, or found in two tasks, has one digest.
     """
-    question, options = _parts(_bare(query), (query.reference or {}).get("choices"))
+    question, options = _parts(bare(query), (query.reference or {}).get("choices"))
     facts = json.dumps([_plain(question), sorted(map(_plain, options))], ensure_ascii=False)
     return sha256(facts.encode(errors="surrogatepass")).hexdigest()[:LENGTH]
 
@@ -65,11 +67,22 @@ def without_seen(train: Iterable[Query], test: Iterable[Query]) -> tuple[tuple[Q
     return tuple(kept), tuple(dropped)
 
 
-def _bare(query: Query) -> str:
-    """What is asked, without the contract's suffix."""
+def bare(query: Query) -> str:
+    """What is asked with its options, without the contract's suffix or the line that tells recorded twins apart."""
     contract = CONTRACTS.get(query.contract)
     suffix = contract.suffix.strip() if contract else ""
-    return query.text.removesuffix(suffix).rstrip() if suffix else query.text.rstrip()
+    text = query.text.removesuffix(suffix).rstrip()
+    return text.removesuffix(twin_line(query)).rstrip() if query.task == RECORDED else text
+
+
+def question_and_options(query: Query) -> tuple[str, tuple[str, ...]]:
+    """What is asked without its options, and the options of the reference; () where that has none.
+
+    A table holds both apart (`storage.tables`). Options that it has no letters for stay in the question.
+    """
+    text, choices = bare(query), tuple(map(str, (query.reference or {}).get("choices") or ()))
+    question = _parts(text, choices)[0].strip() if 0 < len(choices) <= len(ascii_uppercase) else ""
+    return (question, choices) if question else (text, ())
 
 
 def _parts(text: str, choices: Sequence[str] | None) -> tuple[str, list[str]]:

@@ -43,9 +43,12 @@ CONTENDERS = (
     Contender(name="LinUCB", candidates=tried("lin_ucb")),
     Contender(name="Thompson", candidates=tried("thompson")),
     Contender(name="forest", candidates=tried("forest")),
+    Contender(name="forest without layout", candidates=tried("forest", {"layout": False})),
     Contender(name="forest + temperature", candidates=around("forest", "temperature")),
     Contender(name="forest + isotonic", candidates=around("forest", "isotonic")),
 )
+UNSCALED = ("familiarity", "router_dc", "hybrid_llm")
+"""Routers whose scores order agents and are no expected outcomes."""
 JOINED = ("forest",)
 """Routers that read words beside the sentence embedding."""
 
@@ -89,3 +92,10 @@ def made(table: Mapping[str, Any], features: Features, seed: int) -> Any:
     if "router" in table:
         given["router"] = made(table["router"], features, seed)
     return build("router", {**table, **given})
+
+
+def predicts_chances(table: Mapping[str, Any]) -> bool:
+    """Whether these settings' scores are expected outcomes, which can be right or wrong as chances."""
+    if table["use"] == "mlp":
+        return bool(table.get("objective", "reward") == "reward")
+    return table["use"] not in UNSCALED

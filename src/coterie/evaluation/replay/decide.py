@@ -6,13 +6,13 @@ stopped goes on, and sealed before anything is judged.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from coterie.errors import DataError
-from coterie.evaluation.replay.contenders import Contender, Features, made
+from coterie.evaluation.replay.contenders import Contender, Features, made, predicts_chances
 from coterie.evaluation.replay.material import Material, Split, picks
 from coterie.outcomes import Outcomes
 from coterie.routers.choice import Sweep, Target, sweep
@@ -43,7 +43,9 @@ class Decision:
     """What one contender decided under one seed.
 
     `picks` are columns of the agents, one a test query, by variant: `""` is score alone, the others are targets of
-    a cost-aware choice, `trade N` the N-th trade of the sweep. `chances` are the predicted scores of `""`.
+    a cost-aware choice, `trade N` the N-th trade of the sweep. `swept` are (dollars a query, score) of these trades
+    on validation, `unmet` the targets that no trade met there (the nearest was taken). `chances` are the predicted
+    scores of `""`, where the router predicts chances.
     """
 
     contender: str
@@ -51,6 +53,8 @@ class Decision:
     setting: Mapping[str, Any]
     validation: float
     picks: Mapping[str, tuple[int, ...]]
+    swept: tuple[tuple[float, float], ...] = ()
+    unmet: tuple[str, ...] = ()
     chances: tuple[float, ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -65,19 +69,19 @@ def decide(contender: Contender, task: Task, material: Material, features: Featu
     names, queries = material.pool.names(), task.test.queries
     predicted = router.predict(queries, material.pool)
     best = picks(predicted, queries, names, draw(task.seed, contender.name))
-    found = {"": tuple(best.tolist())}
-    if plan.targets:
-        found |= _weighed(router, predicted, task, material, plan)
-    return Decision(
+    chances = predicted[np.arange(len(best)), best].clip(0, 1).round(4).tolist()
+    decision = Decision(
         contender=contender.name,
         seed=task.seed,
         setting=contender.candidates[place],
         validation=score,
-        picks=found,
-        chances=tuple(np.round(predicted[np.arange(len(best)), best].clip(0, 1), 4).tolist()),
+        picks={"": tuple(best.tolist())},
+        chances=tuple(chances) if predicts_chances(contender.candidates[place]) else (),
         notes=_notes(router),
-        seconds=round(time.perf_counter() - began, 3),
     )
+    if plan.targets:
+        decision = _weighed(decision, router, predicted, task, material, plan)
+    return replace(decision, seconds=round(time.perf_counter() - began, 3))
 
 
 def _tried(table: Mapping[str, Any], task: Task, material: Material, features: Features) -> tuple[float, Any]:
@@ -97,29 +101,36 @@ class Plan:
 
 
 def _weighed(
-    router: Any, predicted: np.ndarray, task: Task, material: Material, plan: Plan
-) -> dict[str, tuple[int, ...]]:
-    """Picks of every target and of every trade of the sweep, the trades set on validation."""
+    decision: Decision, router: Any, predicted: np.ndarray, task: Task, material: Material, plan: Plan
+) -> Decision:
+    """The decision with the picks of every target and of every trade of the sweep, the trades set on validation."""
     lines = cost_lines(task.train)
-    checked = task.validation
+    checked, names = task.validation, material.pool.names()
     on_labels = router.predict(checked.queries, material.pool)
     swept = sweep(on_labels, expected(lines, checked.queries), checked.scores, checked.costs)
     dollars = expected(lines, task.test.queries)
-    found = {}
-    for name, target in plan.targets.items():
-        trade = _trade(swept, target)
-        found[name] = tuple((predicted - trade * dollars).argmax(axis=1).tolist())
-    for i, trade in enumerate(swept.trades if plan.sweeps else ()):
-        found[f"trade {i}"] = tuple((predicted - trade * dollars).argmax(axis=1).tolist())
-    return found
+    trades = {name: _trade(swept, target) for name, target in plan.targets.items()}
+    wanted = {name: trade for name, (trade, _) in trades.items()}
+    wanted |= {f"trade {i}": float(trade) for i, trade in enumerate(swept.trades) if plan.sweeps}
+    seed = draw(task.seed, decision.contender)
+    found = {
+        name: tuple(picks(predicted - trade * dollars, task.test.queries, names, seed).tolist())
+        for name, trade in wanted.items()
+    }
+    return replace(
+        decision,
+        picks={**decision.picks, **found},
+        swept=tuple(zip(swept.costs.tolist(), swept.scores.tolist(), strict=True)),
+        unmet=tuple(name for name, (_, met) in trades.items() if not met),
+    )
 
 
-def _trade(swept: Sweep, target: Target) -> float:
-    """The trade that meets the target on validation; where none does, the closest: cost or score alone."""
+def _trade(swept: Sweep, target: Target) -> tuple[float, bool]:
+    """The trade that meets the target on validation and True; else the nearest, cost or score alone, and False."""
     try:
-        return float(swept.trades[chosen_trade(swept, target)])
+        return float(swept.trades[chosen_trade(swept, target)]), True
     except DataError:
-        return float(swept.trades[swept.costs.argmin()]) if target.kind == "at_most_cost" else 0.0
+        return float(swept.trades[swept.costs.argmin()]) if target.kind == "at_most_cost" else 0.0, False
 
 
 def best_agent(outcomes: Outcomes) -> int:

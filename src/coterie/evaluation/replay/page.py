@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.evaluation.curves import At, Series, frontier, learning_curve, regret_curve
+from coterie.evaluation.curves import At, Series, frontier, learning_curve, regret_curve, reliability
 from coterie.evaluation.plots import Mark
 from coterie.evaluation.replay.decide import Decision
 from coterie.evaluation.replay.judge import BASELINE, Row
@@ -14,7 +14,15 @@ from coterie.evaluation.replay.run import Replayed
 from coterie.evaluation.sheet import Card, Sheet, plain_table, scrolling
 from coterie.evaluation.table import UNKNOWN, dollars, percent, probability
 
-TITLES = ("Router", "Score", "95 %", "Points", "p", "$ / 1k", "Calls", "Over seeds", "ECE", "Fit")
+TITLES = (
+    *("Router", "Score", "95 %", "Points", "95 % (points)", "p", "Holm"),
+    *("$ / 1k", "Calls", "Valid.", "ECE", "Time"),
+)
+NOTE = (
+    "Points and p are against the best single agent of the training part, on the same test queries; Holm's p is"
+    " adjusted for all routers of the table. Answers were not recorded: majority means that more than half of the"
+    " agents score one half or more. The oracle knows the outcomes."
+)
 
 
 def replay_sheet(done: Replayed) -> Sheet:
@@ -25,12 +33,17 @@ def replay_sheet(done: Replayed) -> Sheet:
         Card(
             title="Routers",
             markup=scrolling(plain_table(TITLES, [cells(row) for row in done.rows])),
-            note="Points and p are against the best single agent of the training part, on the same test queries.",
+            note=NOTE,
         ),
         Card(
             title="Cost and quality",
             markup=scrolling(_frontier(done), "plot"),
             note=_front_note(done),
+        ),
+        Card(
+            title="Calibration",
+            markup=scrolling(_calibration(done.rows), "plot"),
+            note="Scores that the selected router predicted for the agents it chose, against what came of them.",
         ),
         Card(
             title="Regret of the online routers",
@@ -44,17 +57,20 @@ def replay_sheet(done: Replayed) -> Sheet:
 
 
 def cells(row: Row) -> list[str]:
-    """A row in words, under TITLES."""
-    seeds = UNKNOWN if len(row.seeds) < 2 else f"{100 * min(row.seeds):.1f}–{100 * max(row.seeds):.1f}"
+    """A row in words, under TITLES. A target that validation could not meet in some seeds is marked."""
+    single = row.name == BASELINE
+    unmet = f" (unmet in {row.unmet} of {len(row.seeds)} seeds)" if row.unmet else ""
     return [
-        row.name,
+        row.name + unmet,
         percent(row.score),
         f"{100 * row.ci[0]:.1f}–{100 * row.ci[1]:.1f}",
-        UNKNOWN if row.name == BASELINE else f"{row.gain:+.1f}",
+        UNKNOWN if single else f"{row.gain:+.1f}",
+        UNKNOWN if single else f"{row.gain_ci[0]:+.1f} to {row.gain_ci[1]:+.1f}",
         probability(row.p_value),
+        probability(row.p_holm),
         dollars(row.cost_usd_per_1k),
         f"{row.calls:g}",
-        seeds,
+        percent(row.validation),
         UNKNOWN if row.ece is None else f"{row.ece:.3f}",
         UNKNOWN if not row.seconds else f"{row.seconds:.1f} s",
     ]
@@ -75,6 +91,15 @@ def _frontier(done: Replayed) -> str:
         if row.cost_usd_per_1k is not None
     ]
     return frontier(marks, done.frontier.points if done.frontier else ())
+
+
+def _calibration(rows: Sequence[Row]) -> str:
+    chosen = next((row for row in reversed(rows) if row.name.startswith("selected")), None)
+    return (
+        reliability(chosen.bins, chosen.name.removeprefix("selected on validation: "))
+        if chosen and chosen.bins
+        else ""
+    )
 
 
 def _front_note(done: Replayed) -> str:

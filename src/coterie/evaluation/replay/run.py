@@ -23,7 +23,7 @@ from coterie.types import record
 
 DECISIONS, SEAL, TABLE = "decisions.jsonl", "decisions.sha256", "table.json"
 DECISION = TypeAdapter(Decision)
-DEFAULT = "as good as best single"
+DEFAULT = "cheapest within 0 points"
 
 
 @record
@@ -44,6 +44,7 @@ class Replayed:
     test: str
     splits: Mapping[str, int]
     missing: int
+    incomplete: int
     dropped: int
     rows: tuple[Row, ...]
     frontier: Frontier | None
@@ -57,6 +58,7 @@ class Replayed:
             "test": self.test,
             "splits": dict(self.splits),
             "missing": self.missing,
+            "incomplete": self.incomplete,
             "dropped": self.dropped,
             "rows": [asdict(row) for row in self.rows],
             "frontier": [{"cost_usd_per_1k": cost, "score": score} for cost, score in front.points]
@@ -91,16 +93,18 @@ def replay(asked: Asked, material: Material, folder: Path, watch: Watch, test: M
     plan = Plan(targets=asked.targets)
     total = len(tasks) * len(asked.contenders)
     for task in tasks:
+        for baseline in baselines(task, material):
+            if (baseline.contender, task.seed) not in done:
+                _keep(folder, done, baseline)
         for contender in asked.contenders:
-            watch(Progress(phase=f"{contender.name}, seed {task.seed}", done=len(done), total=total))
+            ready = sum(name in {c.name for c in asked.contenders} for name, _ in done)
+            watch(Progress(phase=f"{contender.name}, seed {task.seed}", done=ready, total=total))
             if (contender.name, task.seed) not in done:
-                made = decide(contender, task, material, features, plan)
-                append_line(folder / DECISIONS, DECISION.dump_python(made, mode="json"))
-                done[contender.name, task.seed] = made
+                _keep(folder, done, decide(contender, task, material, features, plan))
     watch(Progress(phase="decided", done=total, total=total))
     _seal(run.path)
-    found = [d for task in tasks for d in baselines(task, material)]
-    found += [done[c.name, task.seed] for c in asked.contenders for task in tasks]
+    order = [*(d.contender for d in baselines(tasks[0], material)), *(c.name for c in asked.contenders)]
+    found = [done[name, task.seed] for name in order for task in tasks]
     tests = [Tested(seed=task.seed, outcomes=task.test) for task in tasks]
     rows = rows_of(found, tests, tuple(asked.targets))
     single = next(row for row in rows if row.name == BASELINE)
@@ -110,6 +114,7 @@ def replay(asked: Asked, material: Material, folder: Path, watch: Watch, test: M
         test=(test or material).name,
         splits={**sizes, "test": len(tasks[0].test.queries)},
         missing=material.missing,
+        incomplete=len(material.queries) - len(material.complete),
         dropped=dropped,
         rows=tuple(rows),
         frontier=frontier(found, tests, single),
@@ -117,6 +122,11 @@ def replay(asked: Asked, material: Material, folder: Path, watch: Watch, test: M
     )
     write_atomically(folder / TABLE, json.dumps(finished.as_json(), indent=2, ensure_ascii=False) + "\n")
     return finished
+
+
+def _keep(folder: Path, done: dict[tuple[str, int], Decision], made: Decision) -> None:
+    append_line(folder / DECISIONS, DECISION.dump_python(made, mode="json"))
+    done[made.contender, made.seed] = made
 
 
 def _tasks(asked: Asked, material: Material, test: Material | None) -> tuple[list[Task], int]:

@@ -29,6 +29,8 @@ from coterie.evaluation.stats import paired_test
 
 CHILD = Path(__file__).with_name("peer_routers.py")
 NO_TABLE = "peers.py: name a folder of recorded outcomes, or set COTERIE_DATA to the folder that holds outcomes/"
+LEFT_OUT = ("random", "cheapest")
+SHOWN = ("oracle",)
 FOREST = "forest"
 NARROW = "forest on sentence vectors and layout"
 """Ours without hashed words: what it has over theirs is then the layout of the question alone."""
@@ -86,7 +88,8 @@ def run_child(folder: Path, options: argparse.Namespace) -> None:
     except OSError as mishap:
         raise SystemExit(f"peers.py: {command[0]} cannot be started: {mishap.strerror}") from None
     if done.returncode:
-        raise SystemExit("peers.py: the peers' process failed; its last lines are above")
+        how = "failed; its last lines are above" if done.returncode > 0 else f"got signal {-done.returncode}"
+        raise SystemExit(f"peers.py: the peers' process {how}")
 
 
 def read(folder: Path, task: Task) -> list[Decision]:
@@ -130,7 +133,8 @@ def measure(options: argparse.Namespace) -> dict:
     found, told = theirs(tasks, features, options)
     decided += found
     tests = [Tested(seed=task.seed, outcomes=task.test) for task in tasks]
-    rows = [row for row in rows_of(decided, tests, ()) if row.name not in ("majority", "cheapest", "random")]
+    wanted = {*SHOWN, *(one.contender for one in decided if one.contender not in LEFT_OUT)}
+    rows = [row for row in rows_of(decided, tests, ()) if row.name in wanted]
     against = against_forest(decided, tests)
     return {
         "table": material.name,

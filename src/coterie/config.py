@@ -5,6 +5,7 @@ come through entry points `coterie.<kind>`, the mechanism that built-in names us
 """
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -76,6 +77,37 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names) or 'none'}"
 
 
+_KEY = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk|gsk|xai|hf|r8)[-_][\w*.-]{6,}|(?:ghp|gho|glpat|xox[abp])[-_][\w-]{10,}"
+    r"|AIza[\w-]{8,}|(?i:bearer|basic)\s+(?=\S*[0-9])[\w.~+/=-]{6,})"
+)
+_RUN = re.compile(r"[A-Za-z0-9+/=_.~-]{24,}")
+_USER = re.compile(r"(://)[^\s/@]+@")
+
+
+def like_key(text: str) -> bool:
+    """Whether a text holds what looks like a secret: a known prefix, or 24 characters, letters among digits."""
+    return bool(_KEY.search(text)) or any(_mixed(run) for run in _RUN.findall(text))
+
+
+def _mixed(run: str) -> bool:
+    solid = any(not part.isalpha() and not part.isdigit() for part in re.findall("[A-Za-z0-9]{24,}", run))
+    # Names of models and files have a few digits in places; keys change between the two all the time.
+    return solid or len(re.findall("[A-Za-z][-_.]*(?=[0-9])|[0-9][-_.]*(?=[A-Za-z])", run)) >= 6
+
+
+def hidden(text: str) -> str:
+    """The text without what looks like a secret: for messages about settings."""
+    text = _USER.sub(r"\1***@", _KEY.sub("***", text))
+    return _RUN.sub(lambda found: "***" if _mixed(found[0]) else found[0], text)
+
+
+def shown(value: object) -> str:
+    """A setting as a message quotes it: short, one line, secrets hidden."""
+    text = hidden(repr(value) if isinstance(value, str) else str(value))
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
 def names(kind: str) -> list[str]:
     """All names of a kind: built-in ones and installed entry points."""
     return sorted({*COMPONENTS[kind], *(point.name for point in entry_points(group=f"coterie.{kind}"))})
@@ -121,7 +153,7 @@ def validate(cls: Any, table: Any, where: str) -> Any:
         return TypeAdapter(cls).validate_python(table)
     except ValidationError as error:
         first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"])
+        path = hidden(".".join(str(part) for part in first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{where}{'.' * bool(path)}{path}: {reason}") from None
 
@@ -132,7 +164,7 @@ def check_keys(cls: Any, table: Mapping[Any, Any], where: str) -> None:
     known = [field.name for field in fields(cls) if field.init and not field.name.startswith("_")]
     for key, value in table.items():
         if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(str(key), known)}")
+            raise ConfigError(f"{where}: unknown key {shown(key)}{nearest(str(key), known)}")
         inner = _dataclass_in(hints[key])
         if inner is not None and isinstance(value, Mapping):
             check_keys(inner, value, f"{where}.{key}")
@@ -194,7 +226,15 @@ def parse_yaml(text: str, where: str) -> Any:
     except RecursionError:
         raise ConfigError(f"{where}nested too deep") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}not valid YAML: {' '.join(str(error).split())[:300]}") from None
+        raise ConfigError(f"{where}not valid YAML: {_problem(error)}") from None
+
+
+def _problem(error: Exception) -> str:
+    """What a YAML error says and where, without the lines that it quotes: they may hold half a key."""
+    for name in ("problem_mark", "context_mark"):
+        if (mark := getattr(error, name, None)) is not None:
+            mark.buffer = None
+    return hidden(" ".join(str(error).split()))[:300]
 
 
 def _whole(value: Any) -> Any:
@@ -212,8 +252,8 @@ def override(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         path, sign, text = setting.partition("=")
         if not sign or not path:
-            raise ConfigError(f"--set {setting!r}: expected key.path=value")
-        value = parse_yaml(text, f"--set {setting!r}: ")
+            raise ConfigError(f"--set {shown(setting)}: expected key.path=value")
+        value = parse_yaml(text, f"--set {shown(setting)}: ")
         result = _put(result, path.split("."), value, setting)
     return result
 
@@ -223,12 +263,12 @@ def _put(node: Any, path: list[str], value: Any, setting: str) -> Any:
     head, *rest = path
     if isinstance(node, list):
         if not (head.isascii() and head.isdigit()) or int(head) >= len(node):
-            raise ConfigError(f"--set {setting!r}: {head!r} is no index of a list of {len(node)}")
+            raise ConfigError(f"--set {shown(setting)}: {shown(head)} is no index of a list of {len(node)}")
         index = int(head)
         return [*node[:index], _put(node[index], rest, value, setting) if rest else value, *node[index + 1 :]]
     if isinstance(node, str):
         node = {"use": node}
     if not isinstance(node, dict | types.NoneType):
-        raise ConfigError(f"--set {setting!r}: {head!r} lies below a plain value")
+        raise ConfigError(f"--set {shown(setting)}: {shown(head)} lies below a plain value")
     inner = (node or {}).get(head)
     return {**(node or {}), head: _put(inner, rest, value, setting) if rest else value}

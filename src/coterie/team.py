@@ -6,7 +6,7 @@ from a recipe, a YAML file that fills these slots.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
@@ -187,7 +187,7 @@ class Team:
 
     async def solve_all(
         self, queries: Iterable[Query], concurrency: int = 16, *, sample: int = 0
-    ) -> AsyncIterator[Trace]:
+    ) -> AsyncGenerator[Trace, None]:
         """Traces as they are finished, at most `concurrency` rollouts at a time; all of one `sample` number."""
 
         def begin(query: Query) -> asyncio.Task[Trace]:
@@ -195,6 +195,7 @@ class Team:
 
         waiting = iter(queries)
         running = {begin(query) for query in islice(waiting, concurrency)}
+        done: set[asyncio.Task[Trace]] = set()
         try:
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -204,7 +205,7 @@ class Team:
         finally:
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.gather(*running, *done, return_exceptions=True)  # each is read: the first error is told
 
     async def swap(self, *agents: Agent, without: Sequence[str] = ()) -> None:
         """Put new agents, or new revisions of old ones, in place for all later queries.

@@ -288,3 +288,55 @@ def test_every_command_and_option_explains_itself():
         assert command.help, name
         assert {"--json"} <= {text for parameter in command.params for text in parameter.opts}
         assert not [p.name for p in command.params if isinstance(p, click.Option) and not p.help]
+
+
+# --- what is written where ----------------------------------------------------------------------------
+
+
+def test_convert_never_overwrites_what_it_reads(capsys, desk):
+    lines(desk / "mine.jsonl", {"question": "1 + 1?", "answer": 2})
+    (desk / "link.jsonl").symlink_to("mine.jsonl")
+    before = (desk / "mine.jsonl").read_bytes()
+    for name in ("mine.jsonl", "./mine.jsonl", "link.jsonl"):
+        assert "is the file that is read" in refused(capsys, "data", "convert", "mine.jsonl", "--out", name)
+    for name in ("mine.csv", "mine", "mine.json"):
+        assert "ends in .jsonl" in refused(capsys, "data", "convert", "mine.jsonl", "--out", name)
+    assert (desk / "mine.jsonl").read_bytes() == before
+    assert sorted(path.name for path in desk.iterdir()) == ["link.jsonl", "mine.jsonl"]
+
+
+def test_a_file_without_a_row_is_said_so(capsys, desk):
+    (desk / "mine.csv").write_text("question,answer\n", encoding="utf-8")
+    (desk / "log.csv").write_text("query,agent,score\n", encoding="utf-8")
+    assert "mine.csv: holds no row" in refused(capsys, "data", "convert", "mine.csv", "-o", "out.jsonl")
+    assert "log.csv: holds no row" in refused(capsys, "data", "import", "log", "log.csv", "-o", "table")
+    assert "0 items" in out(capsys, "data", "check", "mine.csv")
+    assert sorted(path.name for path in desk.iterdir()) == ["log.csv", "mine.csv"]
+
+
+def test_an_imported_question_with_a_carriage_return_is_read_again(capsys, desk):
+    (desk / "log.csv").write_bytes(b'query,agent,score\n"q1\rz",a,1\n"q2",a,1\n')
+    out(capsys, "data", "import", "log", "log.csv", "-o", "table")
+    assert [item.question for item in read_table("table").items] == ["q1\rz", "q2"]
+
+
+@pytest.mark.parametrize("command", [("convert", "-o", "out.jsonl"), ("import", "log", "-o", "table")])
+def test_half_a_character_is_refused_before_anything_is_written(capsys, desk, command):
+    lines(desk / "mine.jsonl", {"question": "\ud800", "query": "\ud800", "agent": "a", "score": 1})
+    assert "mine.jsonl:1: " in refused(capsys, "data", *command, "mine.jsonl")
+    assert [path.name for path in desk.iterdir()] == ["mine.jsonl"]
+
+
+def test_a_name_that_no_disk_takes_is_one_line(capsys, desk):
+    long = "x" * 300
+    (desk / "log.csv").write_text("query,agent,score\nq,a,1\n", encoding="utf-8")
+    lines(desk / "mine.jsonl", {"question": "1 + 1?", "answer": 2})
+    assert "too long" in refused(capsys, "data", "import", "log", "log.csv", "-o", long)
+    assert "too long" in refused(capsys, "data", "convert", "mine.jsonl", "-o", f"{long}.jsonl")
+    out(capsys, "data", "import", "log", "log.csv", "-o", "table")
+    assert "too long" in refused(capsys, "data", "export", "routerarena", "table", "-o", f"{long}.json")
+    for command in (("check",), ("convert", "-o", "out.jsonl"), ("import", "log", "-o", "other")):
+        refused(capsys, "data", *command, f"{long}.jsonl")
+    for command in ("outcomes", "export"):
+        form = ("routerarena",) if command == "export" else ()
+        refused(capsys, "data", command, *form, long, "-o", "new")

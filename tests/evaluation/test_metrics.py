@@ -7,7 +7,7 @@ import pytest
 
 from coterie.errors import ConfigError
 from coterie.evaluation.metrics import crossing, oracle, outcome, rows, to_json
-from coterie.evaluation.table import COLUMNS, count, dollars, percent, probability, table
+from coterie.evaluation.table import COLUMNS, count, dollars, percent, probability, seconds, table
 from coterie.types import Completion, Failure, Query, Score, Trace, Turn
 
 PASS = Score(verdict="pass", value=1.0, answer="1")
@@ -208,3 +208,16 @@ def test_numbers_are_worded_without_exponents():
     assert [count(v) for v in (2.0, 2.2222, 92.03, 1234.6, math.nan)] == ["2", "2.22", "92.0", "1,235", "–"]
     assert [percent(v) for v in (0.6333, None)] == ["63.3 %", "–"]
     assert [probability(v) for v in (0.00001, 0.0312, None)] == ["<0.001", "0.031", "–"]
+
+
+def test_numbers_beyond_all_digits_are_a_word_or_a_bound():
+    """No wording raises or fills a line, whatever a recorded price made of a cost."""
+    for huge in (float("inf"), 1e308, 1e15):
+        assert dollars(huge) == count(huge) == seconds(huge) == "immense"
+        assert dollars(-huge) == "-immense"
+    assert dollars(1e-300) == "<$0.000000000001"
+    assert dollars(-1e-300) == ">-$0.000000000001"
+    assert dollars(-0.5) == "-$0.50"
+    assert dollars(1e-12) == "$0.0000000000010"
+    every = (float("inf"), -float("inf"), 5e-324, 1e308, float("nan"), 0.0, -0.0)
+    assert all(len(word(value)) < 25 for word in (dollars, count, seconds) for value in every)

@@ -1,6 +1,7 @@
 """Score against dollars: the trade, what a call is expected to cost, a choice file and when it is refused."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -368,3 +369,31 @@ def test_only_routers_that_predict_are_wrapped():
     with pytest.raises(ConfigError, match=r"router\.trade"):
         bare(trade=-1)
     assert CostAware(router=KNN()).trade == 0
+
+
+def test_a_sparse_table_is_swept_without_a_warning():
+    """Columns and choices of which nothing is known: means are of what is known, and NaN meets no target."""
+    scores = np.array([[1.0, NAN], [0.0, NAN], [NAN, NAN]])
+    costs = np.array([[0.001, NAN], [0.002, NAN], [NAN, NAN]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = sweep(np.array([[0.1, 0.9]] * 3), np.array([[0.01, 0.02]] * 3), scores, costs)
+        place = chosen(found, Target(kind="at_most_cost", value=10.0))
+        with pytest.raises(DataError, match=r"closest: \$1\.5 a thousand"):
+            chosen(found, Target(kind="at_most_cost", value=1.0))
+    assert found.scores[place] == 0.5
+    assert found.costs[place] == pytest.approx(0.0015)
+    assert np.isnan(found.scores[0])
+    assert np.isnan(found.errors[0])
+
+
+def test_a_sweep_gives_the_means_that_numpy_gives():
+    random = np.random.default_rng(0)
+    scores, costs = random.uniform(size=(30, 3)), random.uniform(size=(30, 3))
+    scores[random.uniform(size=scores.shape) < 0.2] = np.nan
+    found = sweep(random.uniform(size=(30, 3)), random.uniform(size=(30, 3)), scores, costs)
+    came = scores[np.arange(30), found.picks]
+    gains = came - scores[:, np.nanargmax(np.nanmean(scores, axis=0))]
+    assert np.allclose(found.scores, np.nanmean(came, axis=1))
+    count = (~np.isnan(gains)).sum(axis=1)
+    assert np.allclose(found.errors, np.nanstd(gains, axis=1) / np.sqrt(count))

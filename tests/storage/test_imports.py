@@ -171,7 +171,7 @@ def test_a_row_of_another_form_is_named_with_file_and_line(tmp_path, changes, sa
 
 
 def test_files_that_hold_nothing_are_errors(tmp_path):
-    with pytest.raises(DataError, match="there are no rows"):
+    with pytest.raises(DataError, match=r"rows\.jsonl: holds no row"):
         import_rows("llmrouter", [jsonl(tmp_path / "rows.jsonl")])
     with pytest.raises(DataError, match=r"rows\.pkl: unknown kind of file"):
         import_rows("llmrouter", [tmp_path / "rows.pkl"])
@@ -475,3 +475,82 @@ def test_a_table_as_predictions_has_the_others_for_optimality(tmp_path):
     assert rows[0]["prompt"] == "Prompt of AIME_1"
     with pytest.raises(DataError, match="has no agent 'gemini'"):
         exports.arena_of_table(table, "gemini")
+
+
+# --- what cannot be computed with or written again ----------------------------------------------------
+
+HUGE = int("1" * 400)
+BOTTOMLESS = "[" * 100_000 + "]" * 100_000
+LOGGED = {"query": "q", "agent": "a", "score": 1}
+ARENA = {"global index": "x_1", "prompt": "q", "prediction": "a", "accuracy": 1, "cost": 1}
+
+
+@pytest.mark.parametrize("changes", [{"score": HUGE}, {"cost": HUGE}, {"tokens": HUGE}, {"cost": 1e12}])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "json"])
+def test_a_number_that_cannot_be_summed_is_named_by_file_and_line(tmp_path, changes, suffix):
+    """A number of 400 digits is beyond floats; 1e12 dollars a call make sums that are."""
+    row, path = {**LOGGED, **changes}, tmp_path / f"log.{suffix}"
+    texts = {
+        "jsonl": json.dumps(row),
+        "json": json.dumps([row]),
+        "csv": "\n".join(",".join(map(str, part)) for part in (row, row.values())),
+    }
+    path.write_text(texts[suffix], encoding="utf-8")
+    with pytest.raises(DataError, match=rf"log\.{suffix}:( row )?\d: {next(iter(changes))} ") as caught:
+        import_rows("log", [path])
+    assert len(str(caught.value).replace(str(path), "")) < 200
+
+
+@pytest.mark.parametrize("used", [[1, 2], "many", 7])
+def test_token_usage_that_is_no_object_is_refused(tmp_path, used):
+    path = jsonl(tmp_path / "p.jsonl", {**ARENA, "generated_result": {"success": True, "token_usage": used}})
+    with pytest.raises(DataError, match=r"p\.jsonl:1: token_usage must be an object"):
+        import_rows("routerarena", [path])
+
+
+@pytest.mark.parametrize("name", ["choices", "answer"])
+@pytest.mark.parametrize("depth", [150, 900, 100_000])
+def test_a_value_nested_too_deep_is_named_by_file_and_line(tmp_path, name, depth):
+    path = tmp_path / "log.jsonl"
+    row = json.dumps(LOGGED)[:-1] + f', "{name}": {"[" * depth}{"]" * depth}}}'
+    path.write_text(row, encoding="utf-8")
+    with pytest.raises(DataError, match=r"log\.jsonl:1: "):
+        import_rows("log", [path])
+
+
+def test_choices_in_a_cell_are_read_as_strictly(tmp_path):
+    for text, says in ((BOTTOMLESS, "not JSON"), ('["\\ud800"]', "half of a character")):
+        path = tmp_path / "log.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([[*LOGGED, "choices"], [*LOGGED.values(), text]])
+        with pytest.raises(DataError, match=rf"log\.csv:2: choices .*{says}"):
+            import_rows("log", [path])
+
+
+@pytest.mark.parametrize("name", ["query", "agent", "choices", "answer", "id"])
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_half_a_character_is_named_by_file_and_line(tmp_path, name, suffix):
+    value = ["a\ud800"] if name == "choices" else "a\ud800"
+    rows = [LOGGED, {**LOGGED, name: value}]
+    path = tmp_path / f"log.{suffix}"
+    path.write_text(json.dumps(rows) if suffix == "json" else "\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with pytest.raises(DataError, match=rf"log\.{suffix}:( row )?2: .*half of a character"):
+        import_rows("log", [path])
+
+
+def test_two_halves_are_a_character(tmp_path):
+    found = import_rows("log", [jsonl(tmp_path / "log.jsonl", {**LOGGED, "query": "a \U0001f600"})])
+    assert found.table.items[0].question == "a \U0001f600"
+
+
+def test_a_column_to_ignore_must_be_in_some_file(tmp_path):
+    """Also where a table has no row; of several files one is enough."""
+    (tmp_path / "a.csv").write_text("query,agent,score\n", encoding="utf-8")
+    with pytest.raises(DataError, match="there is no column 'nope'"):
+        import_rows("log", [tmp_path / "a.csv"], ignore=("nope",))
+    with pytest.raises(DataError, match="there is no column 'nope'"):
+        import_rows("log", [tmp_path / "a.csv"], columns={"cost": "nope"})
+    with pytest.raises(DataError, match=r"a\.csv: holds no row"):
+        import_rows("log", [tmp_path / "a.csv"])
+    two = [jsonl(tmp_path / "b.jsonl", LOGGED), jsonl(tmp_path / "c.jsonl", {**LOGGED, "agent": "b", "when": 1})]
+    assert import_rows("log", two, ignore=("when",)).rows == 2

@@ -1,13 +1,21 @@
 """Recorded outcome tables: strict reading, exact writing, what missing means, the figures of published ones."""
 
+import csv
 import gzip
+import os
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.outcomes import Outcomes
+from coterie.storage.tablefile import Item as Row
+from coterie.storage.tablefile import Recorded, Table
 from coterie.storage.tables import (
     Verdict,
     agents_of,
@@ -318,6 +326,137 @@ def test_covered_keeps_agents_of_full_coverage_and_rows_without_holes(write):
     assert covered(outcomes, 1.0).agents == ()
     one = covered(replace(outcomes, scores=np.array([[1, np.nan], [0, 1], [1, np.nan]])))
     assert (one.agents, one.means(), list(one.revisions)) == (("small",), {"small": 2 / 3}, ["small"])
+
+
+def of_rows(*items, models=(Recorded(agent="a"),), score=1.0, cost=np.nan):
+    """A table of these rows in which every cell is the same."""
+    shape = (len(items), len(models))
+    return Table(
+        folder="",
+        items=items,
+        models=models,
+        scores=np.full(shape, score),
+        prompt_tokens=np.full(shape, np.nan),
+        completion_tokens=np.full(shape, np.nan),
+        costs=np.full(shape, cost),
+    )
+
+
+def row(question="q", name="q1", **other):
+    return Row(id=name, dataset="d", task="", category="", question=question, **other)
+
+
+TEXTS = st.text(st.one_of(st.sampled_from('\r\n",\0 \ud800\udc00\ufeff\x85\u2028'), st.characters(codec=None)))
+ANSWERS = st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, lambda inner: st.lists(inner, max_size=3))
+ROWS = st.builds(
+    Row,
+    id=TEXTS,
+    dataset=TEXTS,
+    task=TEXTS,
+    category=TEXTS,
+    question=TEXTS,
+    choices=st.lists(TEXTS, max_size=3).map(tuple),
+    answer=ANSWERS,
+)
+MODELS_OF = st.builds(Recorded, agent=TEXTS, base_model=TEXTS, workflow=TEXTS, params=TEXTS, note=TEXTS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ROWS, max_size=3), st.lists(MODELS_OF, min_size=1, max_size=2))
+def test_what_is_written_is_read_again_or_refused_whole(items, models):
+    """Line ends, quotes, NUL, halves of characters: equal records come back, or nothing is written."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, refusal = Path(scratch) / "table", ""
+        try:
+            save_table(folder, of_rows(*items, models=tuple(models)))
+        except DataError as error:
+            refusal = str(error)
+        if refusal:
+            assert not folder.exists()
+            assert len(refusal.splitlines()) == 1
+            return
+        table = read_table(folder)
+        assert (table.items, table.models) == (tuple(items), tuple(models))
+        assert (table.scores == 1).all()
+
+
+@pytest.mark.parametrize("question", ["q1\rz", "\r", "a\r\nb\n\rc", '"\r"', "x" * 200_000, "a\0b", "\ufeffq"])
+def test_a_question_of_one_kind_of_line_end_or_of_any_length_comes_back(tmp_path, question):
+    """A lone carriage return ends a row where it stands bare; Python's own bound on a field is 131,072."""
+    items = (row(f"?{question}"), row("next", name="q2"))
+    save_table(tmp_path, of_rows(*items))
+    bound = csv.field_size_limit()
+    assert read_table(tmp_path).items == items
+    assert bound >= 131_072
+    assert b"\r\n" not in gzip.decompress((tmp_path / "outcomes.csv.gz").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (of_rows(row("a\ud800")), r"queries\.csv\.gz: row 1: .*\\ud800 is half"),
+        (of_rows(row(), row(" ", name="q2")), r"queries\.csv\.gz: row 2: .*must be given"),
+        (of_rows(row(), row("again")), "'q1' is there twice"),
+        (of_rows(row(answer=b"bytes")), "row 1: cannot be written"),
+        (of_rows(row(answer=float("inf"), choices=("x",) * 27)), "at most 26 texts"),
+        (of_rows(row(), models=(Recorded(agent=""),)), r"models\.csv: row 1: .*agent must be given"),
+        (of_rows(row(), models=(Recorded(agent="a", price=Price(prompt=1e300)),)), r"models\.csv: row 1"),
+        (of_rows(row(), score=1.5), "not within 0 and 1"),
+        (of_rows(row(), cost=np.inf), r"outcomes\.csv\.gz: .*amount"),
+        (of_rows(row(), cost=1e12), r"outcomes\.csv\.gz: .*amount"),
+        (of_rows(row(), cost=-1.0), r"outcomes\.csv\.gz: .*amount"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(tmp_path, table, says):
+    with pytest.raises(DataError, match=says) as caught:
+        save_table(tmp_path / "new", table)
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("fails", ["write_bytes", "replace", "mkdir"])
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_full_disk_is_one_line_and_leaves_no_draft(tmp_path, monkeypatch, fails, times):
+    """R17: an older table stays whole while the drafts of a new one do not fit."""
+    folder, calls, real = tmp_path / "t", [], getattr(Path, fails)
+    save_table(folder, of_rows(row("old")))
+
+    def full(path, *arguments, **options):
+        calls.append(path)
+        if len(calls) > times or fails == "mkdir":
+            raise OSError(28, "No space left on device")
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, fails, full)
+        with pytest.raises(ConfigError, match=r"t: the table cannot be written \(No space left on device\)"):
+            save_table(folder, of_rows(row("new")))
+    assert sorted(os.listdir(folder)) == ["models.csv", "outcomes.csv.gz", "queries.csv.gz"]
+    if fails != "replace":
+        assert read_table(folder).items[0].question == "old"
+
+
+def test_a_table_is_not_written_where_a_file_or_folder_is_in_the_way(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "t" / "outcomes.csv.gz").mkdir(parents=True)
+    for name in ("file", "t"):
+        with pytest.raises(ConfigError):
+            save_table(tmp_path / name, of_rows(row()))
+    assert os.listdir(tmp_path / "t") == ["outcomes.csv.gz"]
+
+
+@pytest.mark.parametrize("field", ["[" * 100_000 + "]" * 100_000, '["\\ud800"]'])
+def test_a_field_that_could_not_be_written_again_is_named_by_line(write, field):
+    quoted = field.replace('"', '""')
+    for cells in (f'"{quoted}",', f',"{quoted}"'):
+        with pytest.raises(DataError, match=r"queries\.csv\.gz:6: "):
+            read_table(write(queries=f"{QUERIES}q4,quiz,choice,,Which?,{cells}\n"))
+
+
+@pytest.mark.parametrize("cost", ["1e12", "1" * 400])
+def test_a_cost_whose_sums_overflow_is_refused(write, cost):
+    with pytest.raises(DataError, match=r"outcomes\.csv\.gz:6: .*amount"):
+        read_table(write(outcomes=f"{OUTCOMES}q2,small,1,1,1,{cost}\n"))
 
 
 # --- the kind `recorded` -----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Tensor files: whole or not at all, ours or refused."""
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -44,6 +45,22 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
     save_tensors(path, {"a": np.ones(3)}, {"v": 1})
     with pytest.raises(ValueError, match="JSON"):
         save_tensors(path, {"a": np.zeros(3)}, {"v": float("nan")})
+    assert load_tensors(path)[1] == {"v": 1}
+    assert os.listdir(tmp_path) == ["w"]
+
+
+def test_a_write_that_does_not_fit_is_one_line_and_leaves_the_old_file(tmp_path):
+    """R17: the library says by an error of its own that there is no room."""
+    path = tmp_path / "w"
+    save_tensors(path, {"a": np.ones(3)}, {"v": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(ConfigError, match="cannot be written") as caught:
+            save_tensors(path, {"a": np.ones(100_000)}, {"v": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
     assert load_tensors(path)[1] == {"v": 1}
     assert os.listdir(tmp_path) == ["w"]
 

@@ -209,3 +209,59 @@ def test_one_question_in_two_splits_is_found_across_folders_and_tasks(tmp_path):
     assert [problem.message for problem in reports[1].problems] == [f"the question is already in {train}:1"]
     assert [problem.message for problem in reports[2].problems] == [f"the question is already in {test}:2"]
     assert check_all([str(train), str(same)])[1].problems == ()
+
+
+# --- what could not be written again ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (r'"question": "a\ud800", "answer": 1', "half of a character"),
+        (r'"question": "a", "answer": 1, "meta": {"\uDFFF": 1}', "half of a character"),
+        (r'"question": "a", "answer": 1, "meta": {"x": 1e400}', "beyond"),
+        ('"question": "a", "answer": 1, "meta": {"x": ' + "[" * 300 + "]" * 300 + "}", "levels deep"),
+        ('"question": "a", "answer": ' + "[" * 100_000 + "]" * 100_000, "not valid JSON"),
+    ],
+)
+def test_a_row_that_could_not_be_written_again_is_named_by_line(tmp_path, text, says):
+    """What reads must convert: the check finds it, and reading stops at it."""
+    path = table(tmp_path / "mine.jsonl", '{"question": "b", "answer": 2}\n{' + text + "}\n")
+    with pytest.raises(DataError, match=rf"mine\.jsonl:2: .*{says}"):
+        read_rows(path)
+    (problem,) = check(path).problems
+    assert (problem.line, says in problem.message) == (2, True)
+
+
+def test_an_escaped_backslash_and_a_pair_of_halves_are_text(tmp_path):
+    path = table(tmp_path / "m.jsonl", r'{"question": "\\ud800 \ud83d\ude00", "answer": 2}' + "\n")
+    assert read_rows(path)[0].question == "\\ud800 \U0001f600"
+
+
+def test_a_long_question_in_a_table_is_read(tmp_path):
+    path = table(tmp_path / "mine.csv", "question,answer\n" + "x" * 200_000 + ",1\n")
+    assert len(read_rows(path)[0].question) == 200_000
+
+
+@pytest.mark.parametrize("rows", ["", "1 + 1,2\n"])
+@pytest.mark.parametrize(
+    ("reading", "says"),
+    [
+        (Reading(kind="mahts"), "unknown task 'mahts'"),
+        (Reading(ignore=("nope",)), "there is no column 'nope'"),
+        (Reading(columns={"id": "nope"}), "there is no column 'nope'"),
+    ],
+)
+def test_an_unknown_name_is_an_error_also_without_rows(tmp_path, rows, reading, says):
+    path = table(tmp_path / "mine.csv", f"question,answer\n{rows}")
+    for read in (read_rows, check):
+        with pytest.raises(DataError, match=says):
+            read(path, reading=reading)
+
+
+def test_a_column_to_ignore_may_be_in_one_of_several_files(tmp_path):
+    files = [
+        table(tmp_path / "train.csv", "question,answer,note\n1 + 1,2,x\n"),
+        jsonl(tmp_path / "test.jsonl", {"question": "3", "answer": 3}),
+    ]
+    assert not any(report.problems for report in check_all(list(map(str, files)), Reading(ignore=("note",))))

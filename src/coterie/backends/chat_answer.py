@@ -24,6 +24,8 @@ ENDS: Mapping[str, Finish] = {
     "content_filter": "content_filter",
     "safety": "content_filter",
 }
+MOST_TOKENS = 10**9
+"""Of one answer; a server that says more has not counted."""
 THINKING, THOUGHT = "<think>", "</think>"
 
 
@@ -69,7 +71,7 @@ def parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        start = body[:60].decode(errors="replace").strip()
+        start = body.decode(errors="replace").strip()
         what = "an HTML page" if start.startswith("<") else f"no JSON, or half of it: {start!r}"
         raise MalformedAnswer(f"the server answered with {what if start else 'nothing'}", again=True) from None
 
@@ -109,8 +111,17 @@ def add_choice(draft: Draft, choice: Mapping[str, Any]) -> None:
     rows = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     for row in rows if isinstance(rows, list) else ():
         value = row.get("logprob") if isinstance(row, Mapping) else None
-        if isinstance(value, int | float) and math.isfinite(value):
-            draft.logprobs.append(float(value))
+        if (number := _finite(value)) is not None:
+            draft.logprobs.append(number)
+
+
+def _finite(value: Any) -> float | None:
+    """The number; None for what is none, or is beyond what a float holds."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def add_message(draft: Draft, message: Any) -> str:
@@ -148,7 +159,7 @@ def read_usage(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
 # --- judging -----------------------------------------------------------------------------------------
@@ -237,7 +248,7 @@ def _check_json(text: str) -> None:
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        raise MalformedAnswer(f"not the JSON that json_schema asks for: {text[:60]!r}") from None
+        raise MalformedAnswer(f"not the JSON that json_schema asks for: {text!r}") from None
 
 
 def cut_at(text: str, stops: Iterable[str]) -> tuple[str, bool]:

@@ -35,7 +35,7 @@ class ChatStream:
         if (error := error_within(data)) is not None:
             raise error
         if event.name == "error" or not isinstance(data, Mapping):
-            raise ServerFault(f"error in the stream: {event.data[:200].decode(errors='replace')}")
+            raise ServerFault(f"error in the stream: {event.data.decode(errors='replace')}")
         if any(found := read_usage(data)):
             self._usage = found
         choices = data.get("choices")

@@ -4,7 +4,6 @@ Secrets are never settings: a recipe names the environment variable that holds o
 """
 
 import os
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import field
@@ -13,16 +12,19 @@ from urllib.request import getproxies, proxy_bypass
 
 from yarl import URL
 
+from coterie.backends.endpoint_checks import (
+    RESERVED,
+    VARIABLE,
+    bare,
+    check_fields,
+    check_header,
+    check_key_name,
+    check_url,
+    checked_proxy,
+)
 from coterie.backends.retries import Deadlines, Retries
 from coterie.errors import ConfigError
 from coterie.types import Agent, Count, Positive, Size, spec
-
-NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)", re.ASCII)
-KNOWN_KEYS = re.compile(r"(?:sk|pk|rk|gsk|xai|hf|r8|AIza|Bearer)[-_ A-Za-z0-9]")
-PRIVATE_HEADERS = re.compile(r"(?i).*(?:auth|key|token|secret|cookie|password).*")
-PRIVATE_QUERY = re.compile(r"(?i)(?:.*[-_])?(?:key|token|secret|sig|signature|password)")
-RESERVED = frozenset({"model", "messages", "stream", "stream_options", "n"})
 
 
 @spec
@@ -68,10 +70,12 @@ class Endpoint:
     adapters: Literal["none", "vllm"] = "none"
 
     def __post_init__(self) -> None:
-        _check_url(self.base_url)
-        _check_key_name(self.key_env)
+        check_url(self.base_url)
+        check_key_name(self.key_env)
         for name, value in self.headers.items():
-            _check_header(name, value)
+            check_header(name, value)
+        check_fields("extra", self.extra)
+        check_fields("json_schema", self.json_schema or {}, private=False)
         if taken := sorted(RESERVED & self.extra.keys()):
             raise ConfigError(f"extra: {taken[0]!r} is set by coterie, it cannot be given")
         self.policy()
@@ -93,7 +97,7 @@ class Endpoint:
     def variables(self) -> list[str]:
         """The environment variables that have to be set."""
         named = [found[1] or found[2] for value in self.headers.values() for found in VARIABLE.finditer(value)]
-        return [_bare(self.key_env), *named] if self.key_env else named
+        return [bare(self.key_env), *named] if self.key_env else named
 
     def secrets(self) -> list[str]:
         """The values of those variables. Raises ConfigError for one that is not set."""
@@ -109,7 +113,7 @@ class Endpoint:
         """Headers of every request, secrets put in."""
         found = {name: _filled(value) for name, value in self.headers.items()}
         if self.key_env:
-            found["Authorization"] = f"Bearer {os.environ[_bare(self.key_env)].strip()}"
+            found["Authorization"] = f"Bearer {os.environ[bare(self.key_env)].strip()}"
         return found
 
     def identity(self) -> str:
@@ -139,50 +143,20 @@ class Endpoint:
 
 
 def proxy_for(url: URL) -> str | None:
-    """The proxy that the environment names for this host: HTTP_PROXY, HTTPS_PROXY, NO_PROXY."""
+    """The proxy that the environment names for this host: HTTP_PROXY, HTTPS_PROXY, NO_PROXY.
+
+    Raises: ConfigError, which names the variable, for one that cannot be used.
+    """
     if url.host is None or proxy_bypass(url.host):
         return None
-    return getproxies().get(url.scheme)
+    text = getproxies().get(url.scheme)
+    lower = f"{url.scheme}_proxy"
+    return checked_proxy(lower if os.environ.get(lower) else lower.upper(), text) if text else None
 
 
 def trusted() -> ssl.SSLContext:
     """The system's certificate authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR."""
     return ssl.create_default_context()
-
-
-def _check_url(text: str) -> None:
-    try:
-        url = URL(text)
-    except ValueError as error:
-        raise ConfigError(f"base_url: {error}") from None
-    if url.user or url.password or any(PRIVATE_QUERY.fullmatch(name) for name in url.query):
-        raise ConfigError("base_url: holds a secret; name the environment variable that holds it as key_env")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"base_url: {text!r} is no address such as https://host/v1")
-    if url.path.rstrip("/").endswith("/completions"):
-        raise ConfigError(f"base_url: {text!r} must end before /chat/completions")
-
-
-def _check_key_name(text: str) -> None:
-    name = _bare(text)
-    mixed = len(name) >= 20 and re.search("[a-z]", name) and re.search("[A-Z]", name) and re.search("[0-9]", name)
-    if text and (not NAME.fullmatch(name) or KNOWN_KEYS.match(name) or mixed):
-        raise ConfigError(
-            "key_env: looks like a key; put the key into an environment variable and write its name here"
-        )
-
-
-def _check_header(name: str, value: str) -> None:
-    if PRIVATE_HEADERS.fullmatch(name) and not VARIABLE.search(value):
-        raise ConfigError(f"headers.{name}: write ${{NAME}}, of the environment variable that holds it")
-    if any(ord(mark) < 32 for mark in name + value):
-        raise ConfigError(f"headers.{name}: holds a control character")
-
-
-def _bare(name: str) -> str:
-    """`NAME` from `NAME`, `$NAME` or `${NAME}`."""
-    found = VARIABLE.fullmatch(name)
-    return (found[1] or found[2]) if found else name
 
 
 def _filled(value: str) -> str:

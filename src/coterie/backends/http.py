@@ -5,7 +5,8 @@ wire format in `chat_request` and `chat_answer`, what is tried again in `retries
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import field
 from typing import ClassVar
 
@@ -13,7 +14,8 @@ from coterie.backends import vllm
 from coterie.backends.chat_answer import completions
 from coterie.backends.chat_request import Request, chat_body
 from coterie.backends.endpoint import Endpoint
-from coterie.backends.line import Line, Loading, Port, Sink
+from coterie.backends.line import Line, Loading, Port, Sink, legible
+from coterie.backends.refusals import discreet
 from coterie.backends.retries import Budget, Clock
 from coterie.backends.samples import Sampled, Together, one, settled
 from coterie.config import nearest
@@ -62,13 +64,14 @@ class Http:
         Raises: ConfigError, Unreachable, TimedOut or AccessDenied; BackendError where the adapter is not served.
         """
         port = self._port(agent)
-        try:
-            await self._line.call(port, "models")
-        except (Unreachable, TimedOut, AccessDenied):
-            raise
-        except BackendError:
-            pass  # many servers list no models: whether this one is there, the first call says
-        await self._model(port, agent, self._line.budget(port))
+        with discreet(port.secrets):
+            try:
+                await self._line.call(port, "models")
+            except (Unreachable, TimedOut, AccessDenied):
+                raise
+            except BackendError:
+                pass  # many servers list no models: whether this one is there, the first call says
+            await self._model(port, agent, self._line.budget(port))
 
     async def generate(self, agent: Agent, messages: Messages, *, seed: int) -> Completion:
         """One completion. Cancelling the caller closes the connection.
@@ -76,6 +79,10 @@ class Http:
         Raises: BackendError of a kind that says what went wrong; ConfigError where a key is missing.
         """
         port = self._port(agent)
+        with discreet(port.secrets):
+            return await self._generated(port, agent, messages, seed)
+
+    async def _generated(self, port: Port, agent: Agent, messages: Messages, seed: int) -> Completion:
         budget = self._line.budget(port)
         model = await self._model(port, agent, budget)
         request = Request(agent=agent, messages=messages, model=model, seeds=(seed,))
@@ -94,6 +101,14 @@ class Http:
         given (B49). The pieces are as the server sent them: only the Completion is cut at stop texts.
         """
         port = self._port(agent)
+        with discreet(port.secrets):
+            async with aclosing(self._streamed(port, agent, messages, seed)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _streamed(
+        self, port: Port, agent: Agent, messages: Messages, seed: int
+    ) -> AsyncGenerator[str | Completion, None]:
         budget = self._line.budget(port)
         model = await self._model(port, agent, budget)
         request = Request(agent=agent, messages=messages, model=model, seeds=(seed,))
@@ -117,7 +132,8 @@ class Http:
         """
         port = self._port(agent)
         budget = self._line.budget(port)
-        return await vllm.probe(self._line, port, await self._model(port, agent, budget), messages, budget)
+        with discreet(port.secrets):
+            return await vllm.probe(self._line, port, await self._model(port, agent, budget), messages, budget)
 
     async def release(self, agent: Agent) -> None:
         """Take the adapter of an agent that is no longer asked off its server."""
@@ -125,10 +141,11 @@ class Http:
         loading = port.loaded.pop(_adapter_key(agent), None)
         if loading is None:
             return
-        name = await loading.task
-        others = [other.task for other in port.loaded.values()]
-        if all(other.result() != name for other in others if other.done() and not other.cancelled()):
-            await vllm.unload(self._line, port, name)
+        with discreet(port.secrets):
+            name = await loading.task
+            others = [other.task for other in port.loaded.values()]
+            if all(other.result() != name for other in others if other.done() and not other.cancelled()):
+                await vllm.unload(self._line, port, name)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. Adapters stay on their servers, named by their content."""
@@ -207,7 +224,8 @@ class Http:
         endpoint = port.endpoint
         body = chat_body(endpoint, request, stream=endpoint.stream or sink is not None)
         answer, seconds = await self._line.ask(port, body, request.seeds[0], budget, sink)
-        return completions(answer, request, endpoint, seconds)
+        with legible():
+            return completions(answer, request, endpoint, seconds)
 
 
 def _adapter_key(agent: Agent) -> str:

@@ -6,8 +6,8 @@ Knows no agents. Every fault of the network or of a reply leaves here as a typed
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +18,18 @@ from coterie.backends.chat_answer import Answer, read_answer
 from coterie.backends.chat_stream import ChatStream
 from coterie.backends.endpoint import Endpoint, proxy_for, trusted
 from coterie.backends.gate import Gate
-from coterie.backends.refusals import Reply, redacted, refusal
+from coterie.backends.refusals import Reply, discreet, redacted, refusal, without
 from coterie.backends.retries import Budget, Clock, Deadlines, Retries, retried
 from coterie.backends.samples import Together
 from coterie.backends.sse import EventDecoder
-from coterie.errors import BackendError, BrokenStream, MalformedAnswer, TimedOut, Unreachable
+from coterie.errors import BackendError, BrokenStream, MalformedAnswer, TimedOut, Unreachable, UserError
 
 Sink = Callable[[int, str], None]
 KEPT_OPEN = 4.0
 """Seconds that an idle connection is kept: fewer than common servers do (5), so none closes under a request."""
 REFUSAL_BYTES = 65536
+UNREADABLE = (ValueError, OverflowError, TypeError, RecursionError)
+"""What code that reads a foreign answer may trip over; UnicodeError is a ValueError."""
 GRACE = 0.25
 """Seconds that the end of a finished stream is waited for, so that its connection can be used again."""
 
@@ -58,8 +60,10 @@ class Port:
     @staticmethod
     def to(endpoint: Endpoint) -> "Port":
         """Raises ConfigError where a key is not in the environment."""
-        secrets = tuple(endpoint.secrets())
         url = endpoint.url("chat/completions")
+        proxy = proxy_for(url)
+        password = URL(proxy).password if proxy else None
+        secrets = (*endpoint.secrets(), *([password] if password else []))
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **endpoint.request_headers()}
         return Port(
             endpoint=endpoint,
@@ -67,7 +71,7 @@ class Port:
             headers=headers,
             secrets=secrets,
             chat=url,
-            proxy=proxy_for(url),
+            proxy=proxy,
             policy=endpoint.policy(),
             timeout=aiohttp.ClientTimeout(total=None, connect=endpoint.deadlines.connect),
         )
@@ -130,7 +134,7 @@ class Line:
         limit = int(port.endpoint.max_mib * 2**20)
         async with self._exchange(port, port.chat, data, seconds) as body:
             if body.status != 200:
-                raise await self._refusal(body)
+                raise await self._refusal(body, port.secrets)
             if body.streamed:
                 stream = ChatStream(limit, samples)
                 await _gather(stream, body, limit, sink)
@@ -146,21 +150,21 @@ class Line:
 
         async def attempt(seconds: float) -> bytes:
             data = None if asked is None else json.dumps(asked).encode()
-            try:
+            with discreet(port.secrets):
                 async with self._exchange(port, port.endpoint.url(path), data, seconds) as body:
                     if body.status != 200:
-                        raise await self._refusal(body)
+                        raise await self._refusal(body, port.secrets)
                     return await body.read(int(port.endpoint.max_mib * 2**20))
-            except BackendError as error:
-                raise redacted(error, port.secrets) from None
 
         async with port.gate.place(group, allowed.outside()):
             return await retried(attempt, port.policy, 0, allowed)
 
-    async def _refusal(self, body: "Body") -> BackendError:
+    async def _refusal(self, body: "Body", secrets: Sequence[str]) -> BackendError:
         said = b""
         while len(said) <= REFUSAL_BYTES and (piece := await body.piece()):
             said += piece
+        if len(said) > REFUSAL_BYTES:  # hidden before the cut, which would leave half of one
+            said = without(said.decode(errors="replace"), secrets).encode()[: REFUSAL_BYTES // 2]
         reply = Reply(status=body.status, retry_after=body.response.headers.get("Retry-After"), body=said)
         return refusal(reply, self.clock.date())
 
@@ -189,6 +193,8 @@ class Line:
             raise TimedOut(body.reason) from None
         except (aiohttp.ClientError, OSError) as error:
             raise network_fault(error, body) from None
+        except UNREADABLE as error:
+            raise unreadable(error) from None
 
 
 class Body:
@@ -250,6 +256,22 @@ async def _gather(stream: ChatStream, body: Body, limit: int, sink: Sink | None)
             await asyncio.wait_for(body.piece(), GRACE)
         except (TimeoutError, aiohttp.ClientError, OSError):
             pass
+
+
+def unreadable(error: Exception) -> BackendError:
+    """What reading an answer must not do, as a failure of this call. A setting that is wrong stays one."""
+    if isinstance(error, UserError):
+        raise error
+    return MalformedAnswer(f"the exchange cannot be read: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def legible() -> Iterator[None]:
+    """Whatever is made of an answer in here fails as a typed failure."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise unreadable(error) from None
 
 
 def network_fault(error: Exception, body: Body) -> BackendError:

@@ -3,10 +3,13 @@
 Messages are short, in one line, and free of secrets. Nothing is tried again here.
 """
 
+import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from coterie.backends.retries import retry_after
 from coterie.errors import (
@@ -24,6 +27,10 @@ from coterie.errors import (
 from coterie.types import record
 
 LONGEST = 300
+PATTERNED = 16384
+"""Characters of a message in which keys of known kinds are looked for; none after them is told."""
+SHORT = 3
+"""Characters up to which a secret is hidden only where it stands alone: all text is full of such."""
 BUSY = frozenset({409, 425, 429, 503, 529})
 LATE = frozenset({408, 504})
 DENIED = frozenset({401, 402, 403, 407})
@@ -42,6 +49,10 @@ _NO_MODEL = re.compile(
 _FILTERED = re.compile(r"content[_ ](?:filter|policy)|responsible_?ai", re.IGNORECASE)
 _QUOTA = re.compile(r"insufficient[_ ](?:quota|balance|credit|funds)", re.IGNORECASE)
 _BUSY = re.compile(r"rate[_ -]?limit|overloaded|too many requests|capacity", re.IGNORECASE)
+_ASCII_ESCAPE = re.compile(r"\\{1,2}u00([2-7][0-9a-fA-F])")
+_UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ud800-\udfff]"
+)
 _SECRETS = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 ***"),
     (re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|r8)[-_][\w*.-]{6,}"), "***"),
@@ -151,17 +162,51 @@ def told(data: Any) -> Complaint:
 
 def _page(body: bytes) -> str:
     """A page's heading, or a text's beginning."""
-    text = body[:4096].decode(errors="replace")
+    text = body.decode(errors="replace")
     heading = re.search(r"(?is)<(title|h1)[^>]*>(.*?)</\1>", text)
     return f"an HTML page: {heading[2]}" if heading else "an HTML page" if "<html" in text.lower() else text
 
 
+@contextmanager
+def discreet(secrets: Sequence[str]) -> Iterator[None]:
+    """The door of a call: a BackendError leaves it redacted, wherever in the call it was raised."""
+    try:
+        yield
+    except BackendError as error:
+        raise redacted(error, secrets) from None
+
+
 def redacted(error: BackendError, secrets: Sequence[str] = ()) -> BackendError:
-    """The error with its message in one line of at most 300 characters, without keys and credentials."""
-    text = " ".join(str(error).split())
-    for secret in secrets:
-        text = text.replace(secret, "***") if len(secret) > 3 else text
+    """The error with its message in one line of at most 300 characters, without keys and credentials.
+
+    Secrets are hidden before anything is cut, so that no half of one is left.
+    """
+    text = _UNSEEN.sub("", " ".join(_ASCII_ESCAPE.sub(_unescaped, str(error)).split()))
+    text = without(text, secrets)[:PATTERNED]
     for pattern, stand_in in _SECRETS:
         text = pattern.sub(stand_in, text)
     error.args = (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…",)
     return error
+
+
+def without(text: str, secrets: Sequence[str]) -> str:
+    """The text with these secrets hidden, however they are written."""
+    for form in sorted({form for secret in secrets for form in _spellings(secret)}, key=len, reverse=True):
+        if len(form) > SHORT:
+            text = text.replace(form, "***")
+        else:
+            text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", "***", text)
+    return text
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """A secret as it may stand in a message: as it is, or written in JSON, Python, an address or base 64."""
+    for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], repr(json.dumps(secret))[2:-2]):
+        yield " ".join(form.split())
+    if len(secret) > SHORT:
+        yield quote(secret, safe="")
+        yield base64.b64encode(secret.encode(errors="replace")).decode()
+
+
+def _unescaped(found: "re.Match[str]") -> str:
+    return chr(int(found[1], 16))

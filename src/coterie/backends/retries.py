@@ -4,6 +4,7 @@ Nothing else in coterie tries again. Knows no HTTP but the two spellings of Retr
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from coterie.types import Count, Positive, draw, record, spec
 
 T = TypeVar("T")
 LONGEST_BACKOFF = 16.0
+SECONDS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
 
 
 @spec
@@ -155,18 +157,17 @@ def retry_after(value: str | None, today: float) -> float | None:
     """
     if value is None:
         return None
-    try:
-        seconds = float(value)
-    except ValueError:
+    if not SECONDS.fullmatch(value.strip()):
         return _until(value, today)
-    return seconds if 0 <= seconds < float("inf") else None
+    seconds = float(value)
+    return seconds if seconds < float("inf") else None
 
 
 def _until(value: str, today: float) -> float | None:
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+        if date.tzinfo is None:  # the date says -0000: UTC, of no zone known
+            date = date.replace(tzinfo=UTC)
+        return max(0.0, (date - datetime.fromtimestamp(today, UTC)).total_seconds())
+    except (ValueError, OverflowError, TypeError):  # no date, or one of a year that no calendar has
         return None
-    if date.tzinfo is None:  # the date says -0000: UTC, of no zone known
-        date = date.replace(tzinfo=UTC)
-    return max(0.0, (date - datetime.fromtimestamp(today, UTC)).total_seconds())

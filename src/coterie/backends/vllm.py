@@ -22,6 +22,8 @@ from coterie.types import Agent, Message, Messages
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 PROBE: Messages = (Message(role="user", content="Name one thing that can be found in a kitchen."),)
 PROBED = 10
+MOST_HEADER = 100_000_000
+"""Bytes that safetensors allows a header."""
 NOISE = 1e-3
 """Nats. What floating point alone changes between two runs is to stay below, where one batch holds both."""
 
@@ -92,7 +94,7 @@ async def probe(
     try:
         rows: list[Mapping[str, Any]] = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         return {str(row["token"]): float(row["logprob"]) for row in rows}
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         raise MalformedAnswer(
             f"{port.endpoint.base_url} gives no log-probabilities to probe {model!r} by"
         ) from None
@@ -105,9 +107,21 @@ def distance(one: Mapping[str, float], two: Mapping[str, float]) -> float:
 
 
 def changes_anything(folder: Path) -> bool:
-    """Whether any B matrix of the adapter has a value other than zero: a fresh LoRA's have none."""
+    """Whether any B matrix of the adapter has a value other than zero: a fresh LoRA's have none.
+
+    Raises: ConfigError for a file that is not such an adapter's.
+    """
+    try:
+        return _changes(folder)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise ConfigError(f"{folder / FILES[1]} cannot be read as safetensors") from None
+
+
+def _changes(folder: Path) -> bool:
     with (folder / FILES[1]).open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
+        if size > MOST_HEADER:
+            raise ValueError(size)
         entries = json.loads(file.read(size))
         for name, entry in entries.items():
             if "lora_B" not in name:

@@ -21,6 +21,7 @@ from coterie.evaluation.replay.page import (
     replay_sheet,
     swap_sheet,
     swap_table,
+    unmet_note,
 )
 from coterie.evaluation.replay.run import Asked, Replayed, named, replay, shared, targets_of
 from coterie.evaluation.report import write_report
@@ -62,8 +63,8 @@ class ReplayOptions:
     type=click.Choice(["sentence", "hashed"]),
     help="Default: sentence where installed, up to 5,000 questions.",
 )
-@click.option("--at-most-cost", type=click.FloatRange(0), help="Dollars a thousand queries that may be spent.")
-@click.option("--within-points", type=float, help="Points below the best single agent that may be lost.")
+@options.at_most_cost
+@options.within_points
 @click.option("--out", "-o", type=FOLDER, help="Run folder; an unfinished one is gone on with.")
 @options.as_json
 @options.bundle(ReplayOptions)
@@ -77,9 +78,8 @@ def replay_(chosen: ReplayOptions) -> None:
         targets=targets,
         contenders=named(_known(chosen.routers)),
     )
-    out = chosen.out or options.new_folder(f"replay-{material.name}")
-    click.echo(f"run folder: {out} (go on after a stop: --out {out})", err=True)
-    with show.progress() as watch:
+    with options.run_folder(chosen.out, f"replay-{material.name}") as out, show.progress() as watch:
+        click.echo(f"run folder: {out} (go on after a stop: --out {out})", err=True)
         done = replay(asked, material, out, watch, test)
     write_report(out / "report.html", [], [replay_sheet(done)])
     if chosen.as_json:
@@ -115,6 +115,8 @@ def _print(done: Replayed, out: Path) -> None:
     if done.frontier is not None and done.frontier.area is not None:
         notes.append(f"frontier of {done.frontier.router}: area {done.frontier.area:.4f}")
     click.echo("; ".join([*notes, f"report: {out / 'report.html'}"]))
+    if told := unmet_note(done.rows):
+        click.echo(told)
 
 
 @record
@@ -157,6 +159,8 @@ def labels_(chosen: SeriesOptions) -> None:
     features = Features.opened(chosen.encoder or default_encoder(len(material.queries)))
     with show.progress() as watch:
         found = curve(contenders, material, features, _sizes(chosen.labels), chosen.seeds, watch)
+    if beyond := sorted(set(_sizes(chosen.labels)) - {one.labels for one in found}):
+        click.echo(f"left out, as there are fewer labelled queries: {', '.join(map(str, beyond))}", err=True)
     if chosen.out is not None:
         write_report(chosen.out, [], [labels_sheet(material.name, found)])
     if chosen.as_json:

@@ -32,8 +32,8 @@ class CalibrateOptions:
 @options.recipe
 @click.option("--run", "runs", multiple=True, type=PATH, help="Outcomes of a finished run.")
 @click.option("--table", type=PATH, help="A recorded outcome table (folder).")
-@click.option("--at-most-cost", type=click.FloatRange(0), help="Dollars a thousand queries that may be spent.")
-@click.option("--within-points", type=float, help="Points below the best single agent that may be lost.")
+@options.at_most_cost
+@options.within_points
 @click.option(
     "--out",
     "-o",

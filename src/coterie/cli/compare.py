@@ -15,7 +15,6 @@ from coterie.evaluation.compare import Comparison, compare, to_json
 from coterie.evaluation.forest import comparison_sheet
 from coterie.evaluation.lineup import By, Entrant, Measure
 from coterie.evaluation.report import write_report
-from coterie.storage.runs import Run
 from coterie.types import record
 
 
@@ -91,7 +90,7 @@ def _nothing(rows: Sequence[Comparison], baseline: str) -> str:
 
 def _usual(found: Sequence[Entrant], first: Path) -> Entrant:
     """The baseline that the first run was evaluated with, else the first recipe."""
-    name = Run.load(first).config.get("baseline")
+    name = lineup.finished(first).config.get("baseline")
     same = [e for e in found if e.name == name or e.name.startswith(f"{name} @ ")]
     return next(iter(same), found[0])
 

@@ -1,6 +1,7 @@
 """`data`: task data (list, check, convert, pin) and recorded outcomes (import, outcomes, export)."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -150,12 +151,22 @@ class ConvertOptions:
 def convert(chosen: ConvertOptions) -> None:
     """Write FILE (CSV or short JSONL rows) as items of the full schema."""
     reading = Reading(kind=chosen.kind, columns=pairs(chosen.columns), ignore=chosen.ignore)
+    _refuse_out(chosen.file, chosen.out)
     items = read_rows(chosen.file, reading=reading)
+    if not items:
+        raise DataError(f"{chosen.file}: holds no row")
     text = "".join(json.dumps(item.model_dump(), ensure_ascii=False) + "\n" for item in items)
     write_atomically(chosen.out, text)
     _say(
         {"items": len(items), "file": str(chosen.out)}, f"wrote {len(items)} items to {chosen.out}", chosen.as_json
     )
+
+
+def _refuse_out(file: Path, out: Path) -> None:
+    if out.suffix.lower() != ".jsonl":
+        raise ConfigError(f"--out {out}: the items are JSON lines: give a name that ends in .jsonl")
+    if os.path.exists(out) and os.path.exists(file) and os.path.samefile(out, file):
+        raise ConfigError(f"--out {out}: is the file that is read; give another name")
 
 
 @data.command()
@@ -252,7 +263,7 @@ def read_prices(path: Path) -> dict[str, Price]:
 
 
 def _refuse_table(folder: Path) -> None:
-    if (folder / QUERIES).exists():
+    if os.path.exists(folder / QUERIES):
         raise ConfigError(f"{folder} holds a table; choose another folder or delete it")
 
 
@@ -342,7 +353,7 @@ def _traces(run: Path, recipe: str | None) -> list[Trace]:
 @options.as_json
 def export(form: str, source: Path, out: Path, agent: str | None, recipe: str | None, as_json: bool) -> None:
     """Write a run or an outcome table as a prediction file of RouterArena."""
-    rows = _of_table(source, agent) if (source / QUERIES).exists() else _of_run(source, recipe)
+    rows = _of_table(source, agent) if os.path.exists(source / QUERIES) else _of_run(source, recipe)
     write_atomically(out, json.dumps(rows, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
     _say({"form": form, "entries": len(rows), "file": str(out)}, f"wrote {len(rows)} entries to {out}", as_json)
 

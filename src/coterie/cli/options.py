@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +30,24 @@ settings = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 no_cache = click.option("--no-cache", is_flag=True, help="Neither read nor write the call cache.")
+
+
+class Number(click.FloatRange):
+    """A finite number in a range; click takes `nan` and `inf` for numbers, which pass bounds or mean nothing."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(click.FLOAT.convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return float(super().convert(found, param, ctx))
+
+
+at_most_cost = click.option("--at-most-cost", type=Number(0), help="Dollars a thousand queries that may be spent.")
+within_points = click.option(
+    "--within-points", type=Number(), help="Points below the best single agent that may be lost."
+)
 
 
 def bundle(record: type[T]) -> Callable[[Callable[[T], Any]], Command]:
@@ -60,8 +81,27 @@ def load_teams(recipes: Sequence[str], settings: Sequence[str], cache: Cache | N
 
 
 def new_folder(task: str) -> Path:
-    """Where a run goes that was given no folder."""
-    return Path("runs") / f"{_slug(task)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """Where a run goes that was given no folder: a new one, made here so that nobody else gets it."""
+    wanted = Path("runs") / f"{_slug(task)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in count(1):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    return folder
+
+
+@contextmanager
+def run_folder(given: Path | None, task: str) -> Iterator[Path]:
+    """The folder that was given, or a new one, of which nothing is left where the work could not begin."""
+    folder = given or new_folder(task)
+    try:
+        yield folder
+    finally:
+        if given is None:
+            with suppress(OSError):  # one with a file in it stays, as does `runs` with other runs
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def _slug(name: str) -> str:
@@ -82,5 +122,14 @@ def run_with(teams: Sequence[Team], work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_json(value: Any) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    """Print one object; JSON has no NaN and no infinity, so that these are null."""
+    text = json.dumps(_finite(value), ensure_ascii=False, indent=2, allow_nan=False)
     click.echo(text.encode(errors="replace").decode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,5 +1,6 @@
 """`eval`, `report` and `demo`: work that takes minutes, shows progress, and resumes after a kill."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from coterie.config import nearest
 from coterie.errors import ConfigError
 from coterie.evaluation import demo as demo_study
 from coterie.evaluation import study
-from coterie.evaluation.evaluate import Entry, evaluate, run_config
+from coterie.evaluation.evaluate import Entry, check, evaluate, run_config
+from coterie.evaluation.lineup import finished
 from coterie.evaluation.metrics import rows, to_json
+from coterie.evaluation.outage import Outage, forget, outage
 from coterie.evaluation.report import RunView, write_report
 from coterie.storage.runs import Run
 from coterie.tasks.catalog import load_task
@@ -34,6 +37,7 @@ class EvalOptions:
     alone: bool
     contracts: tuple[str, ...]
     concurrency: int
+    retry: bool
     settings: tuple[str, ...]
     no_cache: bool
     as_json: bool
@@ -64,12 +68,15 @@ class EvalOptions:
 @click.option(
     "--concurrency", default=16, show_default=True, type=click.IntRange(1, 1024), help="Queries solved at a time."
 )
+@click.option("--retry", is_flag=True, help="Ask the queries of the run in --out again that failed in an outage.")
 @options.settings
 @options.no_cache
 @options.as_json
 @options.bundle(EvalOptions)
-def eval_(chosen: EvalOptions) -> None:
+def eval_(chosen: EvalOptions) -> int:
     """Measure RECIPES (default: the built-in team) on a task."""
+    if chosen.retry and (chosen.out is None or not (chosen.out / "run.json").is_file()):
+        raise ConfigError("--retry goes on with a run: name its folder by --out")
     names = chosen.recipes or (BUILTIN_RECIPE,)
     teams = options.load_teams(names, chosen.settings, options.open_cache(chosen.no_cache))
     teams += study.alone(teams[0]) if chosen.alone else []
@@ -77,13 +84,26 @@ def eval_(chosen: EvalOptions) -> None:
     entries = _entries(teams, chosen)
     task = load_task(chosen.task, limit=chosen.limit)
     baseline = chosen.baseline or (teams[0].name if len(teams) > 1 else None)
-    out = chosen.out or options.new_folder(task.name)
-    run = Run.open(out, run_config(task, entries, baseline))
+    config = run_config(task, entries, baseline)
+    check(entries)
+    with options.run_folder(chosen.out, task.name) as out:
+        run = Run.open(out, config)
     click.echo(f"run folder: {out} (go on after a stop: --out {out}; page: coterie report {out})", err=True)
+    if chosen.retry:
+        click.echo(f"asked again: {forget(run)} queries that had failed", err=True)
     with show.progress() as watch:
         work = evaluate(entries, run, concurrency=chosen.concurrency, watch=watch)
         traces = options.run_with(teams, work)
     _print(task.name, traces, baseline, chosen.as_json)
+    return _told(outage(traces), out)
+
+
+def _told(found: Outage, out: Path) -> int:
+    """Say what failed and how it is asked again; the exit code, 1 where nothing was answered."""
+    if found.failed:
+        again = f"the same command with --out {shlex.quote(str(out))} --retry asks them again"
+        click.echo(f"warning: {found.words()}; {again}", err=True)
+    return int(0 < found.failed == found.total)
 
 
 def _entries(teams: Sequence[Team], chosen: EvalOptions) -> list[Entry]:
@@ -135,8 +155,8 @@ def report(runs: tuple[Path, ...], out: Path) -> None:
 
 def run_view(path: Path) -> RunView:
     """A run folder as the report shows it, its recipes in the order they were given."""
-    run = Run.load(path)
-    order = list(run.config.get("recipes", {}))
+    run = finished(path)
+    order = list(run.config.get("recipes") or {})
     traces = run.traces()
     kept = {
         name: traces[name] for name in sorted(traces, key=lambda n: order.index(n) if n in order else len(order))

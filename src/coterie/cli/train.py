@@ -11,9 +11,9 @@ import numpy as np
 from coterie.cli import options, show
 from coterie.errors import ConfigError
 from coterie.evaluation import study
+from coterie.evaluation.lineup import finished
 from coterie.outcomes import Outcomes
 from coterie.routers.extended import Extended
-from coterie.storage.runs import Run
 from coterie.storage.tables import read_table, to_outcomes
 from coterie.tasks.catalog import load_task
 from coterie.team import Team
@@ -132,7 +132,7 @@ def recorded(team: Team, runs: Sequence[Path], table: Path | None) -> Outcomes:
     """Outcomes of the team's agents as they are now, from a recorded table or from finished runs."""
     if table is not None:
         return to_outcomes(read_table(table), team.pool)
-    traces = (trace for path in runs for found in Run.load(path).traces().values() for trace in found)
+    traces = (trace for path in runs for found in finished(path).traces().values() for trace in found)
     return Outcomes.from_traces(traces, team.pool)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any
 
 from coterie import __version__
 from coterie.errors import ConfigError
+from coterie.evaluation.outage import sealed
 from coterie.storage.runs import Run, text_key
 from coterie.tasks import catalog
 from coterie.tasks.task import Task
 from coterie.team import Team
-from coterie.types import Query, Trace, record
+from coterie.types import Query, State, Trace, record
 
 
 @record
@@ -89,6 +91,16 @@ def _router_identity(router: Any) -> str:
         return f"{settings} {sha256(file.read_bytes()).hexdigest()}"
 
 
+def check(entries: Sequence[Entry]) -> None:
+    """Route one query of each entry, as routers tell only then that they do not fit the pool. Asks no agent.
+
+    Raises: what the router raises, ConfigError where it was fitted for other agents.
+    """
+    for entry in entries:
+        for query in entry.queries[:1]:
+            entry.team.router.route(State(query, entry.team.pool))
+
+
 async def evaluate(
     entries: Sequence[Entry], run: Run, *, concurrency: int = 16, watch: Watch = lambda progress: None
 ) -> dict[str, list[Trace]]:
@@ -97,7 +109,7 @@ async def evaluate(
     for entry in entries:
         found[entry.team.name] = await _completed(entry, run, found.get(entry.team.name, []), concurrency, watch)
     traces = in_order(entries, found)
-    run.seal(traces)
+    sealed(run, traces)
     await grade_all(traces, run, watch)
     return {name: [run.scored(trace) for trace in rows] for name, rows in traces.items()}
 
@@ -114,10 +126,11 @@ async def _completed(entry: Entry, run: Run, traces: list[Trace], concurrency: i
     watch(Progress(phase=name, done=total - sum(map(len, todo.values())), total=total))
     await entry.team.warm(list(missing.values()))
     for sample, queries in todo.items():
-        async for trace in entry.team.solve_all(queries, concurrency, sample=sample):
-            run.append(name, trace)
-            traces.append(trace)
-            watch(Progress(phase=name, done=min(len(traces), total), total=total))
+        async with aclosing(entry.team.solve_all(queries, concurrency, sample=sample)) as solved:
+            async for trace in solved:
+                run.append(name, trace)
+                traces.append(trace)
+                watch(Progress(phase=name, done=min(len(traces), total), total=total))
     return traces
 
 
@@ -152,6 +165,9 @@ async def grade_all(traces: Mapping[str, Sequence[Trace]], run: Run, watch: Watc
         done += 1
         watch(Progress(phase="grading", done=done, total=len(jobs)))
 
-    async with asyncio.TaskGroup() as group:
-        for query, text in jobs.values():
-            group.create_task(grade(query, text))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for query, text in jobs.values():
+                group.create_task(grade(query, text))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None

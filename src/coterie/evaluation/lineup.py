@@ -91,7 +91,21 @@ def members(paths: Sequence[Path]) -> list[Member]:
     if twice is not None:
         raise ConfigError(f"{twice}: is given twice; a run can not be compared with itself")
     names = run_names(where)
-    return [member for path, name in zip(paths, names, strict=True) for member in _members(Run.load(path), name)]
+    return [member for path, name in zip(paths, names, strict=True) for member in _members(finished(path), name)]
+
+
+def finished(path: Path) -> Run:
+    """The run of an evaluation as it lies on disk. Raises: ConfigError for a replay's folder and a damaged one."""
+    run = Run.load(path)
+    recipes, baseline = run.config.get("recipes"), run.config.get("baseline")
+    if recipes is None and "contenders" in run.config:
+        raise ConfigError(
+            f"{path}: is the folder of a replay, which has no traces; its page is {path / 'report.html'},"
+            f" and `coterie bench replay` with --out {path} writes it anew"
+        )
+    if not isinstance(recipes, Mapping | None) or not isinstance(baseline, str | None):
+        raise ConfigError(f"{path / 'run.json'}: is damaged, its recipes or its baseline are not those of a run")
+    return run
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
@@ -104,8 +118,7 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _members(run: Run, name: str) -> list[Member]:
-    known = run.config.get("recipes")
-    facts: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+    facts: Mapping[str, Any] = run.config.get("recipes") or {}
     found = run.traces()
     ordered = sorted(found, key=lambda recipe: list(facts).index(recipe) if recipe in facts else len(facts))
     return [_member(name, recipe, found[recipe], facts.get(recipe)) for recipe in ordered]

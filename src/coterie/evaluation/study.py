@@ -11,14 +11,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import numpy as np
-
 from coterie.config import build
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.evaluate import Entry, Progress, Watch, evaluate, run_config
 from coterie.evaluation.floors import constant_team, echo_team
 from coterie.outcomes import Outcomes
 from coterie.rollout import Strategy
+from coterie.routers.choice import means as known_means
 from coterie.storage.runs import Run
 from coterie.strategies.single import SelfConsistency, Single
 from coterie.strategies.vote import TopK, Vote
@@ -192,6 +191,6 @@ def variants(team: Team, fitted: Mapping[str, Router], outcomes: Outcomes, queri
 
 def equal_tokens(outcomes: Outcomes, router: Router, team: Team, query: Query) -> int:
     """How often the best single agent may be sampled for the tokens that asking everybody takes (at least 2)."""
-    means: dict[str, float] = dict(zip(outcomes.agents, np.nanmean(outcomes.tokens, axis=0).tolist(), strict=True))
+    means: dict[str, float] = dict(zip(outcomes.agents, known_means(outcomes.tokens, 0).tolist(), strict=True))
     best = router.route(State(query, team.pool)).ranked()[0]
     return max(2, round(sum(means.values()) / means[best]))

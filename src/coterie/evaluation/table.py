@@ -7,6 +7,8 @@ from coterie.evaluation.metrics import Row
 from coterie.types import record
 
 UNKNOWN = "–"
+IMMENSE, LEAST = 1e15, 1e-12
+"""From here on, and below, digits say nothing any more: a word or a bound does."""
 
 
 @record
@@ -28,6 +30,8 @@ def count(value: float | None) -> str:
     """Three digits at least, thousands separated; whole numbers without a point."""
     if value is None or math.isnan(value):
         return UNKNOWN
+    if abs(value) >= IMMENSE:
+        return "immense" if value > 0 else "-immense"
     digits = 0 if value >= 100 or value == int(value) else 1 if value >= 10 else 2
     return f"{value:,.{digits}f}"
 
@@ -36,14 +40,20 @@ def dollars(value: float | None) -> str:
     """Two digits after the point, more where the first two that count stand further right; no exponent."""
     if value is None or math.isnan(value):
         return UNKNOWN
-    digits = 2 if value == 0 else max(2, 1 - math.floor(math.log10(value)))
-    return f"${value:,.{digits}f}"
+    if abs(value) >= IMMENSE:
+        return "immense" if value > 0 else "-immense"
+    if 0 < abs(value) < LEAST:
+        return f"<${LEAST:.12f}" if value > 0 else f">-${LEAST:.12f}"
+    digits = 2 if value == 0 else max(2, 1 - math.floor(math.log10(abs(value))))
+    return f"{'-' * (value < 0)}${abs(value):,.{digits}f}"
 
 
 def seconds(value: float | None) -> str:
     """Two digits after the point below ten seconds, one from there on."""
     if value is None or math.isnan(value):
         return UNKNOWN
+    if abs(value) >= IMMENSE:
+        return "immense"
     return f"{value:.2f} s" if value < 10 else f"{value:,.1f} s"
 
 

@@ -104,15 +104,22 @@ def sweep(predicted: np.ndarray, expected: np.ndarray, scores: np.ndarray, costs
     picks = np.stack([(predicted - trade * expected).argmax(axis=1) for trade in trades])
     rows = np.arange(len(predicted))
     came = scores[rows, picks]  # (T, n)
-    gains = came - scores[:, np.nanargmax(np.nanmean(scores, axis=0))]
+    gains = came - scores[:, np.nanargmax(means(scores, 0))]
+    mean = means(gains, 1)
     return Sweep(
         trades=trades,
-        scores=np.nanmean(came, axis=1),
-        costs=np.nanmean(costs[rows, picks], axis=1),
-        gains=np.nanmean(gains, axis=1),
-        errors=np.nanstd(gains, axis=1) / np.sqrt(np.maximum((~np.isnan(gains)).sum(axis=1), 1)),
+        scores=means(came, 1),
+        costs=means(costs[rows, picks], 1),
+        gains=mean,
+        errors=np.sqrt(means((gains - mean[:, None]) ** 2, 1) / np.maximum((~np.isnan(gains)).sum(axis=1), 1)),
         picks=picks,
     )
+
+
+def means(values: np.ndarray, axis: int) -> np.ndarray:
+    """Means of what is known along an axis, NaN without a warning where nothing is."""
+    counts = (~np.isnan(values)).sum(axis=axis)
+    return np.where(counts > 0, np.nansum(values, axis=axis) / np.maximum(counts, 1), np.nan)
 
 
 def grid(predicted: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -143,6 +150,11 @@ def chosen(found: Sweep, target: Target) -> int:
 
 
 def _closest(found: Sweep, target: Target) -> str:
+    """The nearest that some trade comes; trades whose choices were never recorded tell nothing."""
+    known = found.costs if target.kind == "at_most_cost" else found.gains - found.errors
+    known = known[~np.isnan(known)]
+    if not known.size:
+        return "unknown, as no outcome of the chosen agents is recorded"
     if target.kind == "at_most_cost":
-        return f"${1000 * float(found.costs.min()):.4g} a thousand queries"
-    return f"within {-100 * float((found.gains - found.errors).max()):.3g} points"
+        return f"${1000 * float(known.min()):.4g} a thousand queries"
+    return f"within {-100 * float(known.max()):.3g} points"

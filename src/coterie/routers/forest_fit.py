@@ -38,7 +38,7 @@ def grow(inputs: np.ndarray, scores: np.ndarray, plan: Plan) -> dict[str, np.nda
         max_features=plan.share,
         random_state=draw(plan.seed, "forest") % 2**32,
         n_jobs=1,
-    ).fit(inputs, filled)
+    ).fit(inputs, filled[:, 0] if filled.shape[1] == 1 else filled)
     leaves = library.apply(inputs)  # (Q, T)
     parts = [_tree(grown.tree_) for grown in library.estimators_]
     sizes = np.array([len(part["left"]) for part in parts])

@@ -7,9 +7,12 @@ from string import ascii_uppercase
 from typing import Any
 
 from coterie.errors import DataError
+from coterie.storage.rowfiles import sound, suspect
 from coterie.types import record
 
 NO_SCORE, FAILED, NOT_RUN = "no score", "failed call", "not run"
+LARGEST = 1e12
+"""No call uses as many tokens or dollars: such a number is an error of units, and sums of them overflow."""
 
 
 @record
@@ -55,8 +58,8 @@ def amount(value: Any, where: str, name: str) -> float:
     found = number(value, where, name)
     if found is None:
         return math.nan
-    if not 0 <= found < math.inf:
-        raise DataError(f"{where}: {name} {value!r} is not a count or an amount")
+    if not 0 <= found < LARGEST:
+        raise DataError(f"{where}: {name} {_brief(value)} is not a count or an amount below {LARGEST:g}")
     return found
 
 
@@ -85,7 +88,7 @@ def share(value: Any, where: str, name: str) -> float | None:
     """A score within 0 and 1, None where there is none."""
     found = number(value, where, name)
     if found is not None and not 0 <= found <= 1:
-        raise DataError(f"{where}: {name} {value!r} is not within 0 and 1")
+        raise DataError(f"{where}: {name} {_brief(value)} is not within 0 and 1")
     return found
 
 
@@ -93,8 +96,11 @@ def options(value: Any, where: str) -> tuple[str, ...]:
     """Options as a list, as JSON text of one, or as LLMRouter's JSON text of `{"text": [...], "labels": [...]}`."""
     try:
         found = json.loads(value) if isinstance(value, str) and value.strip() else value
-    except (ValueError, RecursionError):
+        found = sound(found) if isinstance(value, str) and suspect(value) else found
+    except json.JSONDecodeError:
         raise DataError(f"{where}: choices are not JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: choices are not JSON ({error})") from None
     found = found.get("text") if isinstance(found, Mapping) else plain(found)
     if not isinstance(found or [], list) or len(found or []) > len(ascii_uppercase):
         raise DataError(f"{where}: choices must be a JSON list of at most {len(ascii_uppercase)} texts")
@@ -110,8 +116,15 @@ def number(value: Any, where: str, name: str) -> float | None:
     try:
         found = float(value)
     except (TypeError, ValueError):
-        raise DataError(f"{where}: {name} {value!r} is not a number") from None
+        raise DataError(f"{where}: {name} {_brief(value)} is not a number") from None
+    except OverflowError:
+        raise DataError(f"{where}: {name} {_brief(value)} is too large") from None
     return None if math.isnan(found) else found
+
+
+def _brief(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:50]}… ({len(shown)} characters)"
 
 
 def plain(value: Any) -> Any:

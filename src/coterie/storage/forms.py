@@ -104,6 +104,8 @@ def routerarena(path: Path) -> Iterator[Cell]:
         if result is not None and not isinstance(result, Mapping):
             raise DataError(f"{where}: generated_result must be an object or null")
         used = (result or {}).get("token_usage") or {}
+        if not isinstance(used, Mapping):
+            raise DataError(f"{where}: token_usage must be an object or null")
         prompt, completion = counts(used, where, ("input_tokens", "output_tokens", "total_tokens"))
         score = share(row.get("accuracy"), where, "accuracy")
         reason = NOT_RUN if result is None else FAILED if not result.get("success") else NO_SCORE

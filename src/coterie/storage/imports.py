@@ -4,8 +4,9 @@
 missing and are counted.
 """
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 from coterie.errors import DataError
 from coterie.storage.cells import Cell
 from coterie.storage.forms import FORMS
-from coterie.storage.logs import log_cells
+from coterie.storage.logs import log_cells, refuse_unknown
 from coterie.storage.rowfiles import SUFFIXES
 from coterie.storage.tablefile import Item, Recorded, Table
 from coterie.types import Price, record
@@ -61,15 +62,26 @@ def import_rows(
     """
     files = [file for path in paths for file in _files(path, form)]
     if form == LOG:
-        return gathered((c for file in files for c in log_cells(file, columns or {}, ignore)), prices or {})
+        refuse_unknown(files, columns or {}, ignore)
+        found = (cell for file in files for cell in _some(file, log_cells(file, columns or {}, ignore)))
+        return gathered(found, prices or {})
     if columns or ignore:
         raise DataError(f"{form} has columns of its own: naming or leaving out columns is for form log")
-    return gathered((cell for file in files for cell in FORMS[form](file)), prices or {})
+    return gathered((cell for file in files for cell in _some(file, FORMS[form](file))), prices or {})
+
+
+def _some(file: Path, cells: Iterator[Cell]) -> Iterator[Cell]:
+    empty = True
+    for cell in cells:
+        empty = False
+        yield cell
+    if empty:
+        raise DataError(f"{file}: holds no row")
 
 
 def _files(path: Path, form: str) -> list[Path]:
     """The file, or the files below a folder: of LLMRouterBench's several runs of a model the newest."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [path]
     found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     if form == "llmrouterbench":

@@ -1,13 +1,13 @@
 """One's own log of outcomes: a long table with a row for each query and agent, in JSONL, CSV or Parquet."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import DataError
 from coterie.storage.cells import NO_SCORE, Cell, amount, counts, options, plain, share, text
-from coterie.storage.rowfiles import rows_of
+from coterie.storage.rowfiles import header_of, rows_of
 
 COLUMNS = (
     "query",
@@ -32,8 +32,6 @@ COLUMNS = (
 
 def log_cells(path: Path, columns: Mapping[str, str], ignore: tuple[str, ...]) -> Iterator[Cell]:
     """The cells of a log. `columns` says what ours are called there. DataError for a column that is not known."""
-    if unknown := next((name for name in columns if name not in COLUMNS), None):
-        raise DataError(f"unknown column {unknown!r} of a log{_nearest(unknown)}")
     ours = {theirs: name for name, theirs in columns.items()}
     for where, row in rows_of(path):
         named = {ours.get(key, key): value for key, value in row.items() if key not in ignore}
@@ -41,6 +39,25 @@ def log_cells(path: Path, columns: Mapping[str, str], ignore: tuple[str, ...]) -
             advice = f"name what it is (--column score={unknown}) or leave it out (--ignore {unknown})"
             raise DataError(f"{where}: unknown column {unknown!r}{_nearest(unknown)}; {advice}")
         yield _cell(named, where, path.stem)
+
+
+def refuse_unknown(paths: Sequence[Path], columns: Mapping[str, str], ignore: tuple[str, ...]) -> None:
+    """DataError for a column that is none of a log's, and for one that is named or ignored but in no file."""
+    if unknown := next((name for name in columns if name not in COLUMNS), None):
+        raise DataError(f"unknown column {unknown!r} of a log{_nearest(unknown)}")
+    if not columns and not ignore:
+        return
+    there = {name for path in paths for name in _names(path)}
+    if absent := next((name for name in (*columns.values(), *ignore) if name not in there), None):
+        known = ", ".join(sorted(map(str, there))) or "none"
+        raise DataError(f"{', '.join(map(str, paths))}: there is no column {absent!r} (it has {known})")
+
+
+def _names(path: Path) -> Iterator[str]:
+    if path.suffix.lower() in (".csv", ".tsv"):
+        yield from header_of(path)
+    else:
+        yield from (name for _, row in rows_of(path) for name in row)
 
 
 def _cell(row: Mapping[str, Any], where: str, name: str) -> Cell:

@@ -5,7 +5,8 @@ What the columns mean is the caller's part.
 
 import csv
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -17,6 +18,10 @@ Numbered = tuple[str, dict[str, Any]]
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 LISTS = ("records", "data", "rows")
 BOM = b"\xef\xbb\xbf"
+DEEPEST = 100
+"""Levels of nesting in a JSON value: libraries give up at different depths, none of them with a line number."""
+LONGEST = 2**31 - 1
+"""Characters in a field of a table; Python's own bound is less than a long prompt."""
 
 
 def rows_of(path: Path) -> Iterator[Numbered]:
@@ -60,9 +65,11 @@ def loads(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def parsed(raw: bytes, where: str) -> Any:
-    """One JSON value, read strictly: no key twice, no NaN."""
+    """One JSON value, read strictly: no key twice, no NaN, no number beyond floats, nothing that is not `sound`."""
     try:
-        return json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
+        text = raw.decode("utf-8")
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        return sound(data) if suspect(text) else data
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
@@ -83,6 +90,43 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:40]} is beyond what can be computed with")
+    return value
+
+
+def suspect(text: str) -> bool:
+    """Whether what this JSON text says may fail `sound`; where not, there is no need to look."""
+    return "\\ud" in text or "\\uD" in text or text.count("[") + text.count("{") > DEEPEST
+
+
+def sound(data: Any) -> Any:
+    """A JSON value; ValueError where it could not be written again: half of a character, or nested too deep."""
+    level = [data]
+    for _ in range(DEEPEST):
+        for text in (value for value in level if isinstance(value, str)):
+            _refuse_halves(text)
+        level = [inner for value in level for inner in _within(value)]
+        if not level:
+            return data
+    raise ValueError(f"nested more than {DEEPEST} levels deep")
+
+
+def _within(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return (*value, *value.values())
+    return value if isinstance(value, list) else ()
+
+
+def _refuse_halves(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"\\u{ord(text[error.start]):x} is half of a character") from None
+
+
 def json_rows(path: Path) -> tuple[dict[str, Any], list[Numbered]]:
     """A JSON file that is a list of objects, or an object with one under `records`, `data` or `rows`.
 
@@ -90,7 +134,8 @@ def json_rows(path: Path) -> tuple[dict[str, Any], list[Numbered]]:
     missing.
     """
     try:
-        data = json.loads(path.read_bytes().removeprefix(BOM).decode("utf-8"), parse_constant=lambda constant: None)
+        text = path.read_bytes().removeprefix(BOM).decode("utf-8")
+        data = json.loads(text, parse_constant=lambda constant: None, parse_float=_finite)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
@@ -102,7 +147,18 @@ def json_rows(path: Path) -> tuple[dict[str, Any], list[Numbered]]:
         data = data.get(name)
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
         raise DataError(f"{path}: expected a list of objects, or one under {', '.join(LISTS)}")
-    return beside, [(f"{path}: row {number}", row) for number, row in enumerate(data, start=1)]
+    rows = [(f"{path}: row {number}", row) for number, row in enumerate(data, start=1)]
+    if suspect(text):
+        for where, value in [(str(path), beside), *rows]:
+            _sound_at(where, value)
+    return beside, rows
+
+
+def _sound_at(where: str, value: dict[str, Any]) -> None:
+    try:
+        sound(value)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 # --- tables -------------------------------------------------------------------------------------------
@@ -110,6 +166,18 @@ def json_rows(path: Path) -> tuple[dict[str, Any], list[Numbered]]:
 
 def table_rows(path: Path) -> Iterator[Numbered]:
     """Rows under the header of a CSV or TSV file, as texts, with the line that each begins on."""
+    for line, header, fields in _lines_of_table(path):
+        if any(field.strip() for field in fields):
+            yield f"{path}:{line}", dict(zip(header, fields, strict=True))
+
+
+def header_of(path: Path) -> tuple[str, ...]:
+    """The columns of a CSV or TSV file, also of one without rows."""
+    return next(_lines_of_table(path))[1]
+
+
+def _lines_of_table(path: Path) -> Iterator[tuple[int, tuple[str, ...], list[str]]]:
+    """Line, columns and fields of each row; the header comes first, without fields."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from _under_header(path, file)
@@ -119,19 +187,20 @@ def table_rows(path: Path) -> Iterator[Numbered]:
         raise DataError(f"{path}: not UTF-8 text (byte {error.start})") from None
 
 
-def _under_header(path: Path, file: TextIO) -> Iterator[Numbered]:
+def _under_header(path: Path, file: TextIO) -> Iterator[tuple[int, tuple[str, ...], list[str]]]:
+    csv.field_size_limit(LONGEST)
     reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
     line = 1
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = tuple(name.strip() for name in next(reader, []))
         if not header or "" in header or len(set(header)) < len(header):
             raise DataError(f"{path}:1: the first line must name every column once")
+        yield 1, header, []
         line = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
                 raise DataError(f"{path}:{line}: {len(fields)} fields where {len(header)} are due")
-            if any(field.strip() for field in fields):
-                yield f"{path}:{line}", dict(zip(header, fields, strict=True))
+            yield line, header, fields
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}:{line}: cannot be read ({error})") from None
@@ -144,8 +213,8 @@ def _parquet(path: Path) -> Iterator[Numbered]:
     except ImportError as error:
         raise MissingExtra("pyarrow", "data") from error
     try:
-        table = parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
+        rows = parquet.read_table(path).to_pylist()
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from None
-    for number, row in enumerate(table.to_pylist(), start=1):
+    for number, row in enumerate(rows, start=1):
         yield f"{path}: row {number}", row

@@ -53,7 +53,7 @@ class Run:
     def load(path: Path) -> "Run":
         """A run as it lies on disk, to be read."""
         file = path / "run.json"
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise ConfigError(f"{path}: is no run folder, it has no run.json")
         return Run(path, _read_json(file))._with_scores()
 
@@ -156,16 +156,22 @@ def text_key(query: Query, text: str) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing, making its folder; ConfigError where it cannot be written.
+    """Write a whole file or nothing, making its folder; ConfigError where file or text cannot be written.
 
     What is no regular file (a device, a folder) is never replaced.
     """
-    if path.exists() and not path.is_file():
+    # not by pathlib, which raises for a name that is too long or a folder that may not be entered
+    if os.path.exists(path) and not os.path.isfile(path):
         raise ConfigError(f"{path}: is not a regular file")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):x}"
+        raise ConfigError(f"{path}: cannot be written ({half} in it is half of a character)") from None
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(data)
         draft.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -5,20 +5,23 @@ Reading is strict and names file and line. What a table means is `tables`' part.
 
 import csv
 import gzip
-import io
 import json
 import math
 import os
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
+from coterie.storage.cells import LARGEST
+from coterie.storage.rowfiles import LONGEST, sound, suspect
 from coterie.types import Price, record
 
 R = TypeVar("R")
@@ -131,8 +134,8 @@ def _amount(text: str) -> float:
     if not text:
         return math.nan
     value = float(text)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{text!r} is not a count or an amount")
+    if not 0 <= value < LARGEST:
+        raise ValueError(f"{text[:50]!r} is not a count or an amount below {LARGEST:g}")
     return value
 
 
@@ -140,7 +143,7 @@ def _item(fields: Sequence[str]) -> Item:
     name, dataset, task, category, question, choices, answer = fields
     if not name or not question.strip():
         raise ValueError("query_id and question must be given")
-    options = json.loads(choices) if choices else []
+    options = _json(choices) if choices else []
     if not isinstance(options, list) or len(options) > len(ascii_uppercase):
         raise ValueError(f"choices must be a JSON list of at most {len(ascii_uppercase)} texts")
     return Item(
@@ -150,8 +153,19 @@ def _item(fields: Sequence[str]) -> Item:
         category=category,
         question=question,
         choices=tuple(map(str, options)),
-        answer=json.loads(answer) if answer else None,
+        answer=_json(answer),
     )
+
+
+def _json(text: str) -> Any:
+    """The value that a field states, None for an empty one."""
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    return sound(found) if suspect(text) else found
 
 
 def _model(fields: Sequence[str]) -> Recorded:
@@ -197,6 +211,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _parsed(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
     columns, line = HEADERS[path.name].split(","), 1
+    csv.field_size_limit(LONGEST)
     reader = csv.reader(file, strict=True)
     try:
         if next(reader, []) != columns:
@@ -221,24 +236,96 @@ def _text(path: Path) -> TextIO:
 
 
 def save_table(folder: Path | str, table: Table) -> None:
-    """Write the table's three files; each is put in place whole. Equal tables give equal bytes."""
+    """Write the table's three files, all of them or none. Equal tables give equal bytes.
+
+    Raises: DataError for what `read_table` would refuse or read as something else, before anything is written;
+    ConfigError where the folder cannot be written.
+    """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / MODELS, map(_model_row, table.models))
-    _write(folder / QUERIES, map(_item_row, table.items))
-    _write(folder / OUTCOMES, _outcome_rows(table))
+    models = _checked(folder / MODELS, map(_model_row, table.models), _model, _model_row)
+    items = _checked(folder / QUERIES, map(_item_row, table.items), _item, _item_row)
+    _refuse_outcomes(folder / OUTCOMES, table)
+    contents = {
+        MODELS: _encoded(folder / MODELS, models),
+        QUERIES: _encoded(folder / QUERIES, items),
+        OUTCOMES: _encoded(folder / OUTCOMES, _outcome_rows(table)),
+    }
+    _put(folder, contents)
 
 
-def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
+def _checked(
+    path: Path, rows: Iterator[list[str]], parse: Callable[[Sequence[str]], R], again: Callable[[R], list[str]]
+) -> list[list[str]]:
+    """The rows, each of which reads back as what it was made of; names are there once."""
+    found: list[list[str]] = []
+    try:
+        for row in rows:
+            "".join(row).encode()
+            if again(parse(row)) != row:
+                raise ValueError("would not be read back as it is")
+            found.append(row)
+    except UnicodeEncodeError as error:
+        reason = f"\\u{ord(error.object[error.start]):x} is half of a character"
+        raise DataError(f"{path}: row {len(found) + 1}: cannot be written ({reason})") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise DataError(f"{path}: row {len(found) + 1}: cannot be written ({error})") from None
+    name, times = next(iter(Counter(row[0] for row in found).most_common(1)), ("", 0))
+    if times > 1:
+        raise DataError(f"{path}: cannot be written ({name!r} is there twice)")
+    return found
+
+
+def _refuse_outcomes(path: Path, table: Table) -> None:
+    there = ~np.isnan(table.scores)
+    if not ((table.scores[there] >= 0) & (table.scores[there] <= 1)).all():
+        raise DataError(f"{path}: cannot be written (a score is not within 0 and 1)")
+    for part in (table.prompt_tokens, table.completion_tokens, table.costs):
+        known = part[there & ~np.isnan(part)]
+        if not ((known >= 0) & (known < LARGEST)).all():
+            raise DataError(f"{path}: cannot be written (a count or amount is not within 0 and {LARGEST:g})")
+
+
+class _Lines:
+    """Takes the rows of a csv.writer and ends them as Unix does."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def write(self, row: str) -> None:
+        self.found.append(row.removesuffix("\r\n") + "\n")
+
+
+def _encoded(path: Path, rows: Iterable[Sequence[str]]) -> bytes:
+    # the writer quotes what holds a character of its own line end: told "\n" alone, it leaves a lone "\r" bare
+    text = _Lines()
+    writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(HEADERS[path.name].split(","))
     writer.writerows(rows)
-    data = text.getvalue().encode()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    data = "".join(text.found).encode()
     # no time of writing inside, so that the folder's digest depends on the outcomes only
-    draft.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    draft.replace(path)
+    return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
+
+
+def _put(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write every file beside its place, then move all in; on a fault nothing is left of them."""
+    if other := next((folder / name for name in contents if os.path.isdir(folder / name)), None):
+        raise ConfigError(f"{other}: is not a regular file")
+    drafts = {folder / f".{name}.{os.getpid()}": name for name in contents}
+    made = not os.path.exists(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for draft, name in drafts.items():
+            draft.write_bytes(contents[name])
+        for draft, name in drafts.items():
+            draft.replace(folder / name)
+    except OSError as error:
+        raise ConfigError(f"{folder}: the table cannot be written ({error.strerror or error})") from None
+    finally:
+        with suppress(OSError):
+            for draft in drafts:
+                draft.unlink(missing_ok=True)
+            if made and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _item_row(item: Item) -> list[str]:

@@ -24,7 +24,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, np.ndarray], metadata: 
     """
     library = _safetensors()
     target = Path(path)
-    if target.exists() and not target.is_file():
+    if os.path.exists(target) and not os.path.isfile(target):
         raise ConfigError(f"{target}: is not a regular file")
     note = {ENTRY: json.dumps(metadata, sort_keys=True, allow_nan=False)}
     # The format stores the buffer as it lies in memory: a view or a transposed array must be copied first.
@@ -41,6 +41,9 @@ def save_tensors(path: str | Path, tensors: Mapping[str, np.ndarray], metadata: 
             draft.replace(target)
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written ({error.strerror or error})") from None
+    except library.SafetensorError as error:
+        # so the library says that the disk is full
+        raise ConfigError(f"{target}: cannot be written ({' '.join(str(error).split())})") from None
 
 
 def load_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -49,7 +52,7 @@ def load_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any
     Raises: ConfigError of one line for a missing, damaged or foreign file; MissingExtra without safetensors.
     """
     library = _safetensors()
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"{path}: there is no such file")
     try:
         with library.safe_open(path, framework="np") as file:

@@ -3,6 +3,7 @@
 Reading is in `rows` and `hub`, making queries in `prompts`, what a good gold is in `golds`.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +16,7 @@ from coterie.tasks.contamination import digest
 from coterie.tasks.golds import GOLDS
 from coterie.tasks.items import Case, Item, Paragraph, read_items
 from coterie.tasks.prompts import CONTRACTS_OF, prompt, to_query
-from coterie.tasks.rows import AS_IT_IS, TABLES, Reading, entries
+from coterie.tasks.rows import AS_IT_IS, TABLES, Reading, entries, refuse_unknown
 from coterie.types import record
 
 __all__ = [
@@ -107,6 +108,8 @@ def check_all(names: Sequence[str], reading: Reading = AS_IT_IS) -> list[Report]
     and questions that stand in two splits of whatever task (a test item among the training items). DataError if
     there is no file.
     """
+    reading.check(catalog.file_kinds())
+    refuse_unknown([file for name in names if not name.startswith(hub.PREFIX) for file in _files(name)], reading)
     seen = Seen()
     return [_report(name, reading, seen) for name in names]
 
@@ -116,13 +119,17 @@ def _report(name: str, reading: Reading, seen: Seen) -> Report:
         loaded = hub.load(name)
         rows = ((number, item) for number, item in enumerate(loaded.items, start=1))
         return _counted({name: rows}, seen, tuple(filter(None, [loaded.remark()])))
+    return _counted({str(file): _numbered(file, reading) for file in _files(name)}, seen)
+
+
+def _files(name: str) -> list[Path]:
     path = Path(name)
     files = [path]
-    if path.is_dir():
+    if os.path.isdir(path):
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
     if not files:
         raise DataError(f"{path}: holds no .jsonl file and no .csv file")
-    return _counted({str(file): _numbered(file, reading) for file in files}, seen)
+    return files
 
 
 def _numbered(file: Path, reading: Reading) -> Iterator[tuple[int, Item | DataError]]:

@@ -5,7 +5,8 @@ What a short row leaves out is filled in where there is one sensible value, and 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from coterie.config import nearest
 from coterie.errors import DataError
-from coterie.storage.rowfiles import lines, loads, parsed, table_rows
+from coterie.storage.rowfiles import header_of, lines, loads, parsed, table_rows
 from coterie.tasks.items import TASKS, Item, validated
 from coterie.types import record
 
@@ -33,8 +34,10 @@ class Reading:
     columns: Mapping[str, str] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
 
-    def check(self) -> None:
-        """DataError for a name of ours that does not exist."""
+    def check(self, tasks: tuple[str, ...] = TASKS) -> None:
+        """DataError for a kind of task, or a column of ours, that does not exist."""
+        if self.kind is not None and self.kind not in tasks:
+            raise DataError(f"unknown task {self.kind!r}{nearest(self.kind, tasks)}")
         for name in self.columns:
             if name not in COLUMNS and not OPTION.fullmatch(name):
                 raise DataError(f"unknown column {name!r} of an item{nearest(name, COLUMNS)}")
@@ -43,8 +46,29 @@ class Reading:
 AS_IT_IS = Reading()
 
 
+def refuse_unknown(paths: Iterable[Path], reading: Reading) -> None:
+    """DataError for a column to ignore that none of these files has."""
+    if not reading.ignore:
+        return
+    files = list(paths)
+    known = dict.fromkeys(name for path in files for name in _names(path))
+    if unknown := next((name for name in reading.ignore if name not in known), None):
+        raise DataError(f"{', '.join(map(str, files))}: there is no column {unknown!r}{nearest(unknown, known)}")
+
+
+def _names(path: Path) -> Iterator[str]:
+    if path.suffix.lower() in TABLES:
+        yield from header_of(path)
+        return
+    for number, raw in lines(path):
+        # a line that does not read is reported where rows are made of lines
+        with suppress(DataError):
+            yield from loads(raw, f"{path}:{number}")
+
+
 def read_rows(path: Path | str, tasks: tuple[str, ...] = TASKS, reading: Reading = AS_IT_IS) -> list[Item]:
     """All items of a file of one's own. DataError names file, line and what is wrong; ids must be unique."""
+    refuse_unknown([Path(path)], reading)
     seen: dict[str, str] = {}
     items = []
     for where, found in entries(Path(path), tasks, reading):
@@ -64,8 +88,9 @@ def entries(
 
     DataError where the file itself cannot be read.
     """
-    reading.check()
+    reading.check(tasks)
     if path.suffix.lower() in TABLES:
+        _present(dict.fromkeys(header_of(path)), f"{path}:1", reading)
         for where, row in table_rows(path):
             yield where, _entry(path, where, row, tasks, reading)
     else:

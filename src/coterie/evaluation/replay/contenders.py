@@ -34,7 +34,10 @@ def around(use: str, method: str) -> tuple[Mapping[str, Any], ...]:
 CONTENDERS = (
     Contender(name="kNN", candidates=tried("knn", {"k": 20}, {"k": 50}, {"k": 100})),
     Contender(name="MLP", candidates=tried("mlp", {"objective": "reward"}, {"objective": "best"})),
-    Contender(name="familiarity", candidates=tried("familiarity", {"hidden": 128, "width": 64, "epochs": 12, "batch": 256})),
+    Contender(
+        name="familiarity",
+        candidates=tried("familiarity", {"hidden": 128, "width": 64, "epochs": 12, "batch": 256}),
+    ),
     Contender(name="matrix factorisation", candidates=tried("matrix_factorisation")),
     Contender(name="RouterDC", candidates=tried("router_dc")),
     Contender(name="RouteMoA scorer", candidates=tried("route_moa")),

@@ -15,7 +15,7 @@ from coterie.errors import DataError
 from coterie.evaluation.replay.contenders import Contender, Features, made, predicts_chances
 from coterie.evaluation.replay.material import Material, Split, picks
 from coterie.outcomes import Outcomes
-from coterie.routers.choice import Sweep, Target, sweep
+from coterie.routers.choice import Sweep, Target, means, sweep
 from coterie.routers.choice import chosen as chosen_trade
 from coterie.routers.costs import cost_lines, expected
 from coterie.types import draw, record
@@ -135,7 +135,7 @@ def _trade(swept: Sweep, target: Target) -> tuple[float, bool]:
 
 def best_agent(outcomes: Outcomes) -> int:
     """Column of the agent with the best mean score; the first of equal ones."""
-    return int(np.nanargmax(np.nanmean(outcomes.scores, axis=0)))
+    return int(np.nanargmax(means(outcomes.scores, 0)))
 
 
 def _notes(router: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def baselines(task: Task, material: Material) -> list[Decision]:
         "random": random,
     }
     if material.priced:
-        wanted["cheapest"] = [int(np.nanargmin(np.nanmean(task.train.costs, axis=0)))] * n
+        wanted["cheapest"] = [int(np.nanargmin(means(task.train.costs, 0)))] * n
     return [
         Decision(contender=name, seed=task.seed, setting={}, validation=0.0, picks={"": tuple(rows)})
         for name, rows in wanted.items()

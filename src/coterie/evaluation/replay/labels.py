@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.errors import DataError
 from coterie.evaluation.evaluate import Progress, Watch
 from coterie.evaluation.replay.contenders import Contender, Features, made
 from coterie.evaluation.replay.decide import best_agent
@@ -42,13 +43,14 @@ def curve(
 
     A fifth of the questions are the test, the same for every size; labels are the first of a random order of the
     rest, so that a larger set holds the smaller ones. Settings are selected on a fifth of the labels, and the
-    winner is fitted on all of them. Sizes beyond what there is are left out.
+    winner is fitted on all of them. Sizes beyond what there is are left out. Raises: DataError where all are.
     """
     found: dict[tuple[str, int], list[float]] = {}
-    total, done = seeds * len(sizes), 0
+    total, done, most = seeds * len(sizes), 0, 0
     for seed in range(seeds):
         split = material.split(seed)
         rest = np.random.default_rng(draw(seed, "labels")).permutation([*split.train, *split.validation]).tolist()
+        most = max(most, len(rest))
         test = material.outcomes.take(split.test)
         for size in (size for size in sizes if size <= len(rest)):
             watch(Progress(phase=f"{size} labels, seed {seed}", done=done, total=total))
@@ -56,6 +58,11 @@ def curve(
             for name, score in _scores(contenders, labels, test, material, features, seed).items():
                 found.setdefault((name, size), []).append(score)
             done += 1
+    if not found:
+        raise DataError(
+            f"{material.name}: has too few labelled queries outside the test part for {min(sizes)} labels;"
+            f" there are {most}"
+        )
     return [Learnt(name=name, labels=size, seeds=tuple(scores)) for (name, size), scores in found.items()]
 
 

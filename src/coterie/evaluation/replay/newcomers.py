@@ -42,6 +42,9 @@ def swaps(
     """A swap a seed: two random agents leave, two that the router never saw come."""
     if len(material.pool) < 6:
         raise DataError(f"{material.name}: swapping two agents needs six of them, it has {len(material.pool)}")
+    split = material.split(0)
+    if labels > (most := len(split.train) + len(split.validation)):
+        raise DataError(f"{material.name}: has {most} queries outside the test part, too few for {labels} labels")
     found = []
     for seed in range(seeds):
         watch(Progress(phase=f"swap {seed}", done=seed, total=seeds))

@@ -23,6 +23,10 @@ NOTE = (
     " adjusted for all routers of the table. Answers were not recorded: majority means that more than half of the"
     " agents score one half or more. The oracle knows the outcomes."
 )
+UNMET = (
+    "Unmet: no trade met the target on validation; the row is the nearest there is, the cheapest choice for a limit"
+    " of cost and the choice by score alone for a limit of points."
+)
 
 
 def replay_sheet(done: Replayed) -> Sheet:
@@ -33,7 +37,7 @@ def replay_sheet(done: Replayed) -> Sheet:
         Card(
             title="Routers",
             markup=scrolling(plain_table(TITLES, [cells(row) for row in done.rows])),
-            note=NOTE,
+            note=" ".join(filter(None, (NOTE, unmet_note(done.rows)))),
         ),
         Card(
             title="Cost and quality",
@@ -59,9 +63,8 @@ def replay_sheet(done: Replayed) -> Sheet:
 def cells(row: Row) -> list[str]:
     """A row in words, under TITLES. A target that validation could not meet in some seeds is marked."""
     single = row.name == BASELINE
-    unmet = f" (unmet in {row.unmet} of {len(row.seeds)} seeds)" if row.unmet else ""
     return [
-        row.name + unmet,
+        marked(row),
         percent(row.score),
         f"{100 * row.ci[0]:.1f}–{100 * row.ci[1]:.1f}",
         UNKNOWN if single else f"{row.gain:+.1f}",
@@ -76,10 +79,20 @@ def cells(row: Row) -> list[str]:
     ]
 
 
+def marked(row: Row) -> str:
+    """The row's name, and in how many seeds its target was not met."""
+    return row.name + (f" (unmet in {row.unmet} of {len(row.seeds)} seeds)" if row.unmet else "")
+
+
+def unmet_note(rows: Sequence[Row]) -> str:
+    """What was done where a target was not met; empty where all were."""
+    return UNMET if any(row.unmet for row in rows) else ""
+
+
 def _frontier(done: Replayed) -> str:
     marks = [
         Mark(
-            name=row.name,
+            name=marked(row),
             x=row.cost_usd_per_1k,
             y=row.score,
             lo=row.ci[0],

@@ -102,8 +102,10 @@ def test_an_outage_in_training_is_told_and_mended_by_the_same_command(desk, tmp_
     up = dict(desk.scripts)
     desk.scripts["qwen2.5:7b"] = [down]
     size = len(load_task("mine.jsonl/train").queries)
-    assert run(TRAIN) == 0
-    assert f"warning: qwen has no outcome on {size} of {size} queries" in capsys.readouterr().err
+    assert run(TRAIN) == 2
+    [told] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("coterie:")]
+    assert "agent 'qwen' answered nothing" in told
+    assert not (tmp_path / "router.safetensors").exists()
     desk.scripts.update(up)
     assert run(TRAIN) == 0
     assert "warning" not in capsys.readouterr().err

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from coterie.config import build
+from coterie.errors import BackendError, DataError
 from coterie.evaluation.floors import constant_team, echo_team, written
 from coterie.evaluation.metrics import rows
 from coterie.evaluation.study import BEST, collect, compare
@@ -88,3 +91,12 @@ def test_an_answer_is_written_as_each_contract_reads_it():
         assert CONTRACTS[name].extract(written(query, "42")) == "42"
     letter = replace(queries(0, 1)[0], contract="letter", task="choice")
     assert CONTRACTS["letter"].extract(written(letter, "B")) == "B"
+
+
+async def test_an_agent_that_answers_nothing_is_named_with_the_reason(scripted_team, tmp_path):
+    def dead(agent, messages, seed):
+        return BackendError("no connection to its server")
+
+    team = scripted_team({"ada": "4", "bob": dead})
+    with pytest.raises(DataError, match=r"'bob' answered nothing \(no connection to its server\); mend it"):
+        await collect(team, Task(name="sums", queries=queries(0, 6)), tmp_path / "run", lambda step: None)

@@ -2,9 +2,9 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import datasets
-import httpx
 import pytest
 
 from coterie.errors import ConfigError, DataError, UserError
@@ -236,7 +236,9 @@ def answering(monkeypatch, error):
 
 
 def response(status):
-    return httpx.Response(status, request=httpx.Request("GET", "https://example.invalid/x"))
+    """What an error of the hub's library reads of an answer, whichever client it uses."""
+    request = SimpleNamespace(method="GET", url="https://example.invalid/x")
+    return SimpleNamespace(status_code=status, headers={}, request=request)
 
 
 def hub_error(name, status, text):

@@ -127,7 +127,7 @@ def print_routing(routing: Routing, asked: Sequence[str]) -> None:
 def explain(trace: Trace, team: Team) -> None:
     """A trace in words: who was asked, why, what each said, what settled it."""
     routing = trace.routings[-1] if trace.routings else Routing(weights={})
-    asked = [turn.agent for turn in trace.turns]
+    asked = [*(turn.agent for turn in trace.turns), *(failure.agent for failure in trace.failures)]
     out.print(f"Question: {trace.query.text}", markup=False)
     for name in routing.ranked():
         said = "asked" if name in asked else "not asked"

@@ -87,6 +87,12 @@ async def collect(team: Team, task: Task, folder: Path, watch: Watch) -> Outcome
     outcomes = Outcomes.from_traces(traces[entry.team.name])
     if not outcomes.agents:
         raise DataError(f"{task.name}: no agent has a scored answer, so that there is nothing to learn from")
+    if silent := [name for name in team.pool.names() if name not in outcomes.agents]:
+        why = next((f.message for t in traces[entry.team.name] for f in t.failures if f.agent == silent[0]), "")
+        raise DataError(
+            f"{task.name}: agent {silent[0]!r} answered nothing{f' ({why})' if why else ''}; mend it and run again"
+            " (what the others answered is kept), or take it out of the recipe"
+        )
     return outcomes
 
 

@@ -107,7 +107,11 @@ def read_material(folder: Path, agents: Sequence[str] = ()) -> Material:
     seen = ~np.isnan(outcomes.scores)
     kept = [name in agents if agents else seen[:, i].mean() >= COVERAGE for i, name in enumerate(outcomes.agents)]
     if sum(kept) < 2:
-        raise DataError(f"{folder}: routing needs two agents at least that answered {COVERAGE:.0%} of the queries")
+        shares = ", ".join(f"{n} {s:.0%}" for n, s in zip(outcomes.agents, seen.mean(axis=0), strict=True))
+        raise DataError(
+            f"{folder}: routing needs two agents at least that answered {COVERAGE:.0%} of the queries ({shares});"
+            " name those that may have gaps with --agents"
+        )
     queries = tuple(
         replace(query, messages=(Message(role="user", content=prompt_of(item)),))
         for query, item in zip(queries_of(table), table.items, strict=True)

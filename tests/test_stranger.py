@@ -128,7 +128,7 @@ def test_the_two_parts_of_a_file_share_no_question_and_lose_none(desk, tmp_path)
     assert 0.1 < len(test) / len(whole) < 0.3
     write_rows(tmp_path / "fewer.jsonl", rows()[:150])
     assert {q.text for q in load_task("fewer.jsonl/test").queries} <= {q.text for q in test}, "rows do not move"
-    with_kind = load_task("mine.jsonl/test?ignore=notes").queries
+    with_kind = load_task("mine.jsonl/test?ignore=domain").queries
     assert [q.text for q in with_kind] == [q.text for q in test]
 
 

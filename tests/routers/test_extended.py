@@ -67,14 +67,20 @@ def test_nobody_elses_scores_move():
     assert np.array_equal(made.predict(FRESH, POOL), inner().predict(FRESH, POOL))
 
 
-def test_labels_of_agents_that_it_knows_change_nothing():
-    """Outcomes of the whole pool: the new agent is learnt, the others stay as they are."""
+def test_labels_of_agents_that_it_knows_tell_of_the_new_one_alone():
+    """Outcomes of the whole pool: the new agent is learnt from them, the others stay as they are."""
     table = skilled(LABELLED, (1, 0, 1))
     everybody = outcomes_of(LABELLED, np.concatenate([table.scores, np.zeros((64, 3))], axis=1), ("new", *AGENTS))
     made = Extended(router=inner()).fit(everybody)
     assert made._parts[0].names == ("new",)
     assert np.array_equal(made.predict(FRESH, POOL), inner().predict(FRESH, POOL))
-    assert np.array_equal(column(made, "new"), column(Extended(router=inner()).fit(table), "new"))
+    assert column(made, "new").min() >= 0
+    assert not np.array_equal(column(made, "new"), column(Extended(router=inner()).fit(table), "new"))
+    unseen = outcomes_of(
+        LABELLED, np.concatenate([table.scores, np.full((64, 3), np.nan)], axis=1), ("new", *AGENTS)
+    )
+    bare = Extended(router=inner()).fit(unseen)
+    assert np.array_equal(column(bare, "new"), column(Extended(router=inner()).fit(table), "new"))
 
 
 def test_a_replaced_agent_is_judged_by_its_own_labels_and_the_old_one_still_places_queries():

@@ -15,6 +15,7 @@ from coterie.errors import DataError
 from coterie.evaluation.replay.contenders import Contender, Features, made, predicts_chances
 from coterie.evaluation.replay.material import Material, Split, picks
 from coterie.outcomes import Outcomes
+from coterie.routers.baselines import Domain
 from coterie.routers.choice import Sweep, Target, means, sweep
 from coterie.routers.choice import chosen as chosen_trade
 from coterie.routers.costs import cost_lines, expected
@@ -149,12 +150,11 @@ def baselines(task: Task, material: Material) -> list[Decision]:
     """The rows that every router is held against; `oracle` and `majority` look at the outcomes when judged."""
     best = best_agent(task.train)
     n, agents = len(task.test.queries), len(material.pool)
-    labels = [query.domain for query in task.train.queries]
-    by_label = {label: _best_of(task.train, labels, label, best) for label in set(labels)}
+    by_label = Domain().fit(task.train).predict(task.test.queries, material.pool).argmax(axis=1)
     random = [draw(task.seed, "random", query.id) % agents for query in task.test.queries]
     wanted: dict[str, Sequence[int]] = {
         "best single": [best] * n,
-        "domain-only": [by_label.get(query.domain, best) for query in task.test.queries],
+        "domain-only": by_label.tolist(),
         "random": random,
     }
     if material.priced:
@@ -163,11 +163,3 @@ def baselines(task: Task, material: Material) -> list[Decision]:
         Decision(contender=name, seed=task.seed, setting={}, validation=0.0, picks={"": tuple(rows)})
         for name, rows in wanted.items()
     ]
-
-
-def _best_of(outcomes: Outcomes, labels: Sequence[str], label: str, otherwise: int) -> int:
-    """The best agent on the queries of one label."""
-    scores = outcomes.scores[[i for i, found in enumerate(labels) if found == label]]
-    seen = ~np.isnan(scores)
-    means = np.where(seen.any(axis=0), np.nansum(scores, axis=0) / np.maximum(seen.sum(axis=0), 1), -1.0)
-    return int(means.argmax()) if seen.any() else otherwise

@@ -1,13 +1,16 @@
 """How close 2,000 queries over 8 HTTP endpoints of 200 ms, 16 requests at a time each, come to the ideal.
 
-Target: wall time at most 1.10 times the ideal, memory flat. The ideal is queries x latency / (endpoints x limit):
-what it takes where asking costs nothing. Each query goes through `Team.solve` to one agent; the endpoints do
-as little as a server can, in a process of their own. `python benchmarks/http_backend.py [--rounds 5] [--json]`.
+Target: wall time at most 1.10 times the ideal, memory flat. The ideal is what it takes where asking costs nothing:
+250 queries an endpoint, 16 at a time, are 16 rounds of 200 ms, 3.2 s. The last round is not full, so that no client
+reaches the bare quotient, queries x latency / (endpoints x limit) = 3.125 s; the ratio to it is told beside.
+Each query goes through `Team.solve` to one agent; the endpoints do as little as a server can, in a process of
+their own. `python benchmarks/http_backend.py [--rounds 5] [--json]`.
 """
 
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import subprocess
@@ -25,7 +28,8 @@ from coterie.team import Backends, Team
 from coterie.types import Agent, Price, Routing
 
 QUERIES, ENDPOINTS, LIMIT, LATENCY = 2000, 8, 16, 0.2
-IDEAL = QUERIES * LATENCY / (ENDPOINTS * LIMIT)
+IDEAL = math.ceil(QUERIES / ENDPOINTS / LIMIT) * LATENCY
+QUOTIENT = QUERIES * LATENCY / (ENDPOINTS * LIMIT)
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "four"}, "finish_reason": "stop"}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 BODY = json.dumps({"id": "c", "object": "chat.completion", "choices": [CHOICE], "usage": USAGE}).encode()
@@ -35,6 +39,8 @@ ANSWER = HEAD.encode() + BODY
 
 class InTurn:
     """The n-th query goes to the n-th agent, so that all endpoints have the same to do."""
+
+    instant = True
 
     def route(self, state):
         names = state.pool.names()
@@ -62,8 +68,8 @@ async def solve_all(solver: Team) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - worked
 
 
-async def bare(urls) -> float:
-    """Wall seconds of the same requests by the client library alone: the floor of this machine at this moment."""
+async def bare(urls) -> tuple[float, float]:
+    """Wall and processor seconds of the same requests by the client library alone: the floor, here and now."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "What is the number 7"}]}).encode()
     left = dict.fromkeys(urls, QUERIES // len(urls))
 
@@ -74,9 +80,9 @@ async def bare(urls) -> float:
                 assert (await reply.json())["choices"]
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         await asyncio.gather(*(work(client, url) for url in urls for _ in range(LIMIT)))
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - worked
 
 
 def resident() -> float:
@@ -87,22 +93,23 @@ def resident() -> float:
 async def measure(urls, rounds: int) -> dict[str, object]:
     solver = team(urls)
     await solve_all(solver)  # opens the connections
-    walls, works, floors, memory = [], [], [], [resident()]
+    alone, ours, memory = [], [], [resident()]
     for _ in range(rounds):
-        floors.append(await bare(urls) / IDEAL)
-        wall, worked = await solve_all(solver)
-        walls.append(wall / IDEAL)
-        works.append(1000 * worked / QUERIES)
+        alone.append(await bare(urls))
+        ours.append(await solve_all(solver))
         memory.append(resident())
     await solver.backends.aclose()
     return {
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 1),
         "ideal_s": IDEAL,
-        "walls_over_ideal": [round(ratio, 3) for ratio in walls],
-        "best": round(min(walls), 3),
-        "client_alone_over_ideal": [round(ratio, 3) for ratio in floors],
-        "cpu_ms_a_query": round(min(works), 3),
+        "quotient_s": QUOTIENT,
+        "walls_over_ideal": [round(wall / IDEAL, 3) for wall, _ in ours],
+        "best": round(min(ours)[0] / IDEAL, 3),
+        "best_over_quotient": round(min(ours)[0] / QUOTIENT, 3),
+        "client_alone_over_ideal": [round(wall / IDEAL, 3) for wall, _ in alone],
+        "cpu_ms_a_query": [round(1000 * worked / QUERIES, 3) for _, worked in ours],
+        "client_alone_cpu_ms_a_query": [round(1000 * worked / QUERIES, 3) for _, worked in alone],
         "rss_mib": [round(size, 1) for size in memory],
         "target": 1.10,
     }
@@ -150,7 +157,8 @@ def main() -> None:
         print(json.dumps(found))
     else:
         print(
-            f"{QUERIES} queries over {ENDPOINTS} endpoints: {found['best']}x the ideal {IDEAL:.2f} s (target 1.10)"
+            f"{QUERIES} queries over {ENDPOINTS} endpoints: {found['best']}x the ideal {IDEAL:.2f} s (target 1.10),"
+            f" {found['best_over_quotient']}x the quotient {QUOTIENT:.3f} s"
         )
         print(found)
     return None

@@ -18,6 +18,13 @@ from coterie.backends.recorded import Rule
 from coterie.backends.retries import Deadlines, Retries
 from coterie.cli.main import cli
 from coterie.config import COMPONENTS, FILES, find
+from coterie.learning.adapters import Lora
+from coterie.learning.allocation import Allocation
+from coterie.learning.engine import Optimiser
+from coterie.learning.losses import Loss
+from coterie.learning.practice import Practice
+from coterie.learning.rewards import Rewards
+from coterie.learning.routing import RoutingUpdate
 from coterie.rollout import Limits
 from coterie.tasks.catalog import KINDS
 from coterie.tasks.extract import CONTRACTS
@@ -28,6 +35,8 @@ FOLDER = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by `make docs` from the code: change the code, not this page. -->"
 PARTS: tuple[type, ...] = (Agent, Sampling, Price, Limits, Endpoint, Deadlines, Retries, Rule)
 """Records that settings are made of, each with a section of its own."""
+LEARNING: tuple[type, ...] = (Practice, Rewards, Allocation, RoutingUpdate, Lora, Optimiser, Loss)
+"""The same for what a learner is made of."""
 NOT_SET = ("folder", "revision")
 """Fields of an agent that coterie fills in."""
 
@@ -152,7 +161,8 @@ def config_page() -> str:
     )
     recipe = section("## Recipe", "", text_of(Recipe), settings(Recipe))
     kinds = [section(f"## {plural(kind).capitalize()}", "", ABOUT[kind]) + components(kind) for kind in ABOUT]
-    return "\n".join([head, recipe, *(part_section(part) for part in PARTS), *kinds, contracts_section()])
+    parts, learning = ([part_section(part) for part in found] for found in (PARTS, LEARNING))
+    return "\n".join([head, recipe, *parts, *kinds, *learning, contracts_section()])
 
 
 ABOUT: Mapping[str, str] = {
@@ -161,6 +171,7 @@ ABOUT: Mapping[str, str] = {
     "strategy": "How agents work together (entry points `coterie.strategy`).",
     "backend": "An agent's `model` is `<backend>:<model>`; these are the settings below `backends.<backend>` (entry"
     " points `coterie.backend`).",
+    "learner": "How `coterie train` trains the team (entry points `coterie.learner`); answering does not read it.",
 }
 
 

@@ -33,7 +33,7 @@ PAGES = [
         page for folder in ("guides", "reference", "results") for page in (ROOT / "docs" / folder).rglob("*.md")
     ),
 ]
-HEAVY = {("models", "fetch"), ("demo",), ("data", "pin")}
+HEAVY = {("models", "fetch"), ("demo",), ("data", "pin"), ("train", "cera/smollm2")}
 """Commands that bring or run the embedded model, or ask the hub: they are parsed and not run."""
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 SHELL = {"make", "coterie", "source"}
@@ -148,7 +148,7 @@ def test_the_flow_is_drawn_alike_wherever_it_is_drawn():
     assert drawn[0] == drawn[1]
 
 
-LISTED = re.compile(r"  (?:(?P<folder>\w+)/ {1,5}(?! )| {10,})?(?P<names>\S+(?: \S+)*)(?: {2,}.*)?")
+LISTED = re.compile(r"  (?:(?P<folder>\w+)/ {1,8}(?! )| {10,})?(?P<names>\S+(?: \S+)*)(?: {2,}.*)?")
 
 
 def test_the_files_of_the_readme_are_there():

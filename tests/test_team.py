@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from coterie.backends.recorded import Scripted
 from coterie.errors import BackendError, ConfigError, Overloaded
 from coterie.pool import revise
 from coterie.rollout import Limits, with_instruction
+from coterie.routers.baselines import Uniform
 from coterie.storage.cache import Cache
 from coterie.strategies.single import SelfConsistency, Single
 from coterie.strategies.vote import TopK, Vote
@@ -207,17 +209,13 @@ async def test_many_swaps_under_load_never_mix_revisions(scripted_team):
 
     team = scripted_team({"a": reply, "b": reply}, strategy=TopK(weighted=False))
 
-    async def swapping():
-        for n in range(1, 20):
-            agents = [revise(replace(agent, instruction=str(n))) for agent in team.pool.values()]
-            await team.swap(*agents)
-            await asyncio.sleep(0.001)
-
-    async def asking(n):
-        await asyncio.sleep(n * 0.0005)
-        return await team.solve(query(id=str(n)))
-
-    traces, _ = await asyncio.gather(asyncio.gather(*(asking(n) for n in range(60))), swapping())
+    asked = []
+    for n in range(1, 20):
+        await team.swap(*[revise(replace(agent, instruction=str(n))) for agent in team.pool.values()])
+        asked += [asyncio.create_task(team.solve(query(id=f"{n}/{k}"))) for k in range(3)]
+        await asyncio.sleep(0)  # the next swap comes when these have begun and none is over
+    assert not any(task.done() for task in asked[-3:])
+    traces = await asyncio.gather(*asked)
     for trace in traces:
         assert len({turn.completion.text for turn in trace.turns}) == 1
         assert all(turn.revision == trace.revisions[turn.agent] for turn in trace.turns)
@@ -235,6 +233,22 @@ async def test_parallel_solving_equals_serial_solving(scripted_team):
     serial = [await team.solve(q) for q in queries]
     parallel = await asyncio.gather(*(team.solve(q) for q in queries))
     assert [t.text for t in serial] == [t.text for t in parallel]
+
+
+@pytest.mark.parametrize("instant", [True, False])
+async def test_only_an_instant_router_is_asked_on_the_event_loop(scripted_team, instant):
+    threads = []
+
+    class Asked(Uniform):
+        def route(self, state):
+            threads.append(threading.current_thread())
+            return super().route(state)
+
+    Asked.instant = instant
+    team = scripted_team({"a": "4"})
+    team.router = Asked()
+    assert (await team.solve(query())).answer == "4"
+    assert [thread is threading.main_thread() for thread in threads] == [instant]
 
 
 async def test_solve_all_bounds_how_many_run(scripted_team):

@@ -34,6 +34,9 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "sentence": "coterie.features.sentence:Sentence",
         "hashed": "coterie.features.hashed:Hashed",
     },
+    "learner": {
+        "coevolve": "coterie.learning.coevolve:Coevolve",
+    },
     "router": {
         "best_single": "coterie.routers.baselines:BestSingle",
         "cheapest": "coterie.routers.baselines:Cheapest",
@@ -244,6 +247,20 @@ def _whole(value: Any) -> Any:
     if isinstance(value, dict):
         return {_whole(key): _whole(inner) for key, inner in value.items()}
     return [_whole(inner) for inner in value] if isinstance(value, list) else value
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One table over another: mappings join key by key, anything else replaces.
+
+    A component under another name (`use`) replaces too: what it replaces has other fields.
+    """
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and value.get("use") in (None, old.get("use")):
+            value = laid_over(old, value)
+        result[key] = value
+    return result
 
 
 def override(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:

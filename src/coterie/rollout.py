@@ -49,17 +49,15 @@ class Limits:
 class Ledger:
     """What a rollout has spent. The worst case of a call is held back before it and settled after it."""
 
-    limits: Limits
     calls: int = 0
     tokens: int = 0
     cost: float = 0.0
 
-    def reserve(self, agent: Agent, messages: Messages) -> tuple[int, float]:
-        """Hold back the worst case of one call; raise BudgetExceeded where it does not fit."""
+    def reserve(self, agent: Agent, messages: Messages, limits: Limits) -> tuple[int, float]:
+        """Hold back the worst case of one call; raise BudgetExceeded where it does not fit the limits."""
         prompt = sum(len(m.content.encode(errors="replace")) + 16 for m in messages)  # a token has a byte at least
         tokens = prompt + agent.sampling.max_tokens
         cost = agent.price.of(prompt, agent.sampling.max_tokens) or 0.0
-        limits = self.limits
         if self.calls + 1 > limits.calls:
             raise BudgetExceeded(f"calls: {limits.calls} allowed")
         if limits.tokens is not None and self.tokens + tokens > limits.tokens:
@@ -95,20 +93,21 @@ class Rollout:
     turns: list[Turn] = field(default_factory=list, init=False)
     routings: list[Routing] = field(default_factory=list, init=False)
     failures: list[Failure] = field(default_factory=list, init=False)
+    _ledger: Ledger = field(default_factory=Ledger, init=False)
     _asked: dict[str, int] = field(default_factory=dict, init=False)
     _waited: float = field(default=0.0, init=False)
     _path: float = field(default=0.0, init=False)
     _lost: float = field(default=0.0, init=False)
     _began: float = field(default_factory=time.perf_counter, init=False)
 
-    def __post_init__(self) -> None:
-        self._ledger = Ledger(self.limits)
-
     async def route(self) -> Routing:
         """Ask the router what to do next, given all turns so far."""
         after = len(self.turns)
         state = State(self.query, self.pool, tuple(self.turns), self._seed("router", after))
-        routing = await asyncio.to_thread(self.router.route, state)
+        if getattr(self.router, "instant", False):
+            routing = self.router.route(state)
+        else:
+            routing = await asyncio.to_thread(self.router.route, state)
         routing = replace(routing, after=after, seed=state.seed)
         self.routings.append(routing)
         self.watch(routing)
@@ -137,11 +136,13 @@ class Rollout:
             agent = _varied(self.pool[name], temperature, None if messages else self.reader)
             prompt = with_instruction(agent, messages or self.query.messages)
             try:
-                held = self._ledger.reserve(agent, prompt)
+                held = self._ledger.reserve(agent, prompt, self.limits)
             except BudgetExceeded as error:
                 spent = error
                 break
-            calls.append(asyncio.ensure_future(self._call(agent, prompt, tuple(reads), held)))
+            nth = self._asked[name] = self._asked.get(name, -1) + 1
+            asking = self._generate(agent, prompt, tuple(reads), held, self._seed(name, nth))
+            calls.append(asyncio.ensure_future(asking))
         turns = await self._gather(names, calls)
         if spent is not None:
             raise spent
@@ -154,12 +155,9 @@ class Rollout:
         start, before = time.perf_counter(), len(self.turns)
         self._lost = 0.0
         try:
-            if calls:
-                await asyncio.wait(calls)
+            await asyncio.gather(*calls, return_exceptions=True)  # cancelled, it cancels all and sees them end
         finally:
-            for call in calls:
-                call.cancel()
-            results = await asyncio.gather(*calls, return_exceptions=True)
+            results = [_outcome(call) for call in calls]
             for name, result in zip(names, results, strict=False):
                 self._note(name, result)
             self._waited += time.perf_counter() - start
@@ -176,12 +174,6 @@ class Rollout:
             self.watch(turn)
         elif isinstance(result, BackendError):
             self.failures.append(_failure(self.pool[name], result))
-
-    def _call(
-        self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float]
-    ) -> "Awaitable[Turn]":
-        nth = self._asked[agent.name] = self._asked.get(agent.name, -1) + 1
-        return self._generate(agent, prompt, reads, held, self._seed(agent.name, nth))
 
     async def _generate(
         self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float], seed: int
@@ -217,7 +209,7 @@ class Rollout:
         return Trace(
             query=self.query,
             sample=self.sample,
-            revisions={agent.name: agent.revision for agent in self.pool.values()},
+            revisions={agent.name: agent.revision for agent in self.pool.agents.values()},
             turns=tuple(self.turns),
             routings=tuple(self.routings),
             final=None if final is None else final.index,
@@ -228,6 +220,13 @@ class Rollout:
 
     def _seed(self, name: str, nth: int) -> int:
         return draw(self.seed, self.query.id, self.sample, name, nth)
+
+
+def _outcome(call: "asyncio.Task[Turn]") -> Turn | BaseException:
+    """What a call that is over gave, or failed with."""
+    if call.cancelled():
+        return asyncio.CancelledError()
+    return call.exception() or call.result()
 
 
 def _used(agent: Agent, call: Completion | BackendError) -> tuple[int, float | None]:
@@ -253,12 +252,19 @@ def with_instruction(agent: Agent, messages: Messages) -> Messages:
     return (Message(role="system", content=agent.instruction), *messages)
 
 
+def read_by(agent: Agent, reader: Reader) -> Agent:
+    """The agent as it is asked where `reader` reads its answer: with the reader's ends of a completion."""
+    if not reader.stop and reader.max_tokens is None:
+        return agent
+    own = agent.sampling
+    most = min(own.max_tokens, reader.max_tokens or own.max_tokens)
+    return replace(agent, sampling=replace(own, stop=(*own.stop, *reader.stop), max_tokens=most))
+
+
 def _varied(agent: Agent, temperature: float | None, reader: Reader | None) -> Agent:
     """The agent as it is asked: with the reader's ends; at another temperature, which its revision then says."""
     if reader is not None:
-        own = agent.sampling
-        most = min(own.max_tokens, reader.max_tokens or own.max_tokens)
-        agent = replace(agent, sampling=replace(own, stop=(*own.stop, *reader.stop), max_tokens=most))
+        agent = read_by(agent, reader)
     if temperature is None or temperature == agent.sampling.temperature:
         return agent
     sampling = replace(agent.sampling, temperature=temperature)

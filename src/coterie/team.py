@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.config import build, find, nearest, override, read_yaml, validate
+from coterie.config import build, find, laid_over, nearest, override, read_yaml, validate
 from coterie.errors import AllAgentsFailed, BudgetExceeded, ConfigError
 from coterie.pool import read_pool, revise, split_model
 from coterie.rollout import Limits, Rollout, Strategy, Watch
@@ -29,11 +29,15 @@ BUILTIN_RECIPE = "builtin"
 
 @spec
 class Recipe:
-    """The keys of a recipe file. `contracts` maps a kind of task to the answer contract its prompts use."""
+    """The keys of a recipe file. `contracts` maps a kind of task to the answer contract its prompts use.
+
+    `learner` says how the team is trained (`coterie train`); answering does not read it.
+    """
 
     agents: list[Any]
     router: Any = "uniform"
     strategy: Any = "vote"
+    learner: Any = None
     name: str = ""
     description: str = ""
     limits: Limits = field(default_factory=Limits)
@@ -131,7 +135,7 @@ class Team:
         Opens no model. Raises ConfigError of one line that names file and key.
         """
         file = recipe_file(source)
-        table = override(read_yaml(file), settings)
+        table = override(read_recipe(file), settings)
         recipe: Recipe = validate(Recipe, table, str(file))
         where, base = f"{file}: ", file.parent
         team = Team(
@@ -190,22 +194,27 @@ class Team:
     ) -> AsyncGenerator[Trace, None]:
         """Traces as they are finished, at most `concurrency` rollouts at a time; all of one `sample` number."""
 
-        def begin(query: Query) -> asyncio.Task[Trace]:
-            return asyncio.create_task(self.solve(query, sample=sample))
-
         waiting = iter(queries)
-        running = {begin(query) for query in islice(waiting, concurrency)}
-        done: set[asyncio.Task[Trace]] = set()
+        running: set[asyncio.Task[Trace]] = set()
+        ended: asyncio.Queue[asyncio.Task[Trace]] = asyncio.Queue()
+
+        def begin(count: int) -> None:
+            for query in islice(waiting, count):
+                task = asyncio.create_task(self.solve(query, sample=sample))
+                task.add_done_callback(ended.put_nowait)
+                running.add(task)
+
+        begin(concurrency)
         try:
             while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                running |= {begin(query) for query in islice(waiting, len(done))}
-                for task in done:
-                    yield task.result()
+                task = await ended.get()
+                running.remove(task)
+                begin(1)
+                yield task.result()
         finally:
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, *done, return_exceptions=True)  # each is read: the first error is told
+            await asyncio.gather(*running, return_exceptions=True)  # each is read: the first error is told
 
     async def swap(self, *agents: Agent, without: Sequence[str] = ()) -> None:
         """Put new agents, or new revisions of old ones, in place for all later queries.
@@ -288,6 +297,23 @@ def recipe_file(source: str | Path) -> Path:
 
 
 def recipes() -> list[str]:
-    """Names of the built-in recipes."""
+    """Names of the built-in recipes, those of a family with its folder: `cera/smollm2`."""
     folder = Path(str(files("coterie") / "recipes"))
-    return sorted(path.stem for path in folder.glob("*.yaml"))
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+
+
+def read_recipe(file: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The table of a recipe file, laid over that of the recipe which it `extends`.
+
+    `extends` is a file beside it or the name of a built-in recipe. Relative paths of both are taken from the
+    folder of the extending file. Raises: ConfigError for a recipe that extends itself.
+    """
+    if file.resolve() in seen:
+        raise ConfigError(f"{file}: extends itself, by way of {', '.join(path.name for path in seen)}")
+    table = read_yaml(file)
+    parent = table.pop("extends", None)
+    if parent is None:
+        return table
+    beside = file.parent / str(parent)
+    found = beside if beside.is_file() else recipe_file(str(parent))
+    return laid_over(read_recipe(found, (*seen, file.resolve())), table)

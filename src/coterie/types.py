@@ -369,11 +369,11 @@ class Router(Protocol):
     """Weighs the agents of a pool for a query, given the turns so far.
 
     A router never holds a pool: it gets the snapshot with every call, so that a swapped agent is simply
-    there at the next call.
+    there at the next call. One that takes no longer than a thread takes to begin (0.1 ms) says `instant = True`.
     """
 
     def route(self, state: State) -> Routing:
-        """The decision. Blocking and thread-safe; called off the event loop."""
+        """The decision. Blocking and thread-safe; called off the event loop, unless the router is `instant`."""
         ...
 
 

@@ -75,6 +75,7 @@ def test_replay_prints_a_table_and_leaves_a_folder(capsys, desk):
         "run.json",
         "decisions.jsonl",
         "decisions.sha256",
+        "times.jsonl",
         "table.json",
         "report.html",
     }

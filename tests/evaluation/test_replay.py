@@ -250,7 +250,7 @@ def test_a_kill_within_a_line_loses_that_decision_alone(done, tmp_path):
 
 def test_a_finished_replay_is_read_and_not_fitted_again(done, tmp_path, monkeypatch):
     folder, found, material = done
-    monkeypatch.setattr("coterie.evaluation.replay.run.decide", None)
+    monkeypatch.setattr("coterie.evaluation.replay.jobs.decide", None)
     again = replay(replace(ASKED, targets=targets_of(material, None, None)), material, folder, quiet)
     assert again == found
 

@@ -181,6 +181,16 @@ def test_the_trade_that_meets_the_target(kind, value, place):
     assert chosen(FOUND, Target(kind=kind, value=value)) == place
 
 
+def test_a_best_score_that_may_be_luck_does_not_decide_how_much_of_the_money_is_spent():
+    """Of trades within a standard error of the best score the smallest, which the router thinks best of."""
+    unsure = replace(FOUND, errors=np.full(4, 0.03))
+    assert chosen(unsure, Target(kind="at_most_cost", value=100)) == 0
+    assert chosen(unsure, Target(kind="at_most_cost", value=6)) == 1
+    unsure = replace(FOUND, errors=np.full(4, 0.01))
+    assert chosen(unsure, Target(kind="at_most_cost", value=100)) == 1
+    assert chosen(replace(FOUND, scores=np.full(4, NAN)), Target(kind="at_most_cost", value=5)) == 2
+
+
 def test_a_score_that_may_be_luck_is_not_counted_on():
     """The paired standard error is put on top of the points that may be lost."""
     unsure = replace(FOUND, errors=np.full(4, 0.03))

@@ -102,6 +102,25 @@ def test_all_agents_together_equal_each_agent_alone():
         torch.testing.assert_close(found[:, i], gap.norm(dim=1), atol=1e-5, rtol=1e-5)
 
 
+def test_large_batches_give_what_small_ones_give():
+    """More queries than units: gain, shift and signs are put on the matrices instead of the features."""
+    shape = Shape(features=20, hidden=6, width=4, seed=3)
+    keys = ["a", "b", "c"]
+    heads = {part: tensor.clone().requires_grad_() for part, tensor in fresh(shape, keys).items()}
+    with torch.no_grad():
+        heads["gain"] += torch.rand(3, 20)
+        heads["shift"] += torch.rand(3, 20)
+    x = normalised(torch.randn(15, 20, generator=torch.Generator().manual_seed(0)))
+    found, slopes = [], []
+    for size in (15, 5):
+        parts = x.split(size)
+        outputs = torch.cat([predicted(heads, part) for part in parts], dim=1)
+        found.append((outputs, torch.cat([targeted(basis(shape), signs(shape, keys), part) for part in parts], 1)))
+        slopes.append(torch.autograd.grad(outputs.square().sum(), list(heads.values())))
+    for large, small in (*zip(*found, strict=True), *zip(*slopes, strict=True)):
+        torch.testing.assert_close(large, small, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_many_agents_in_half_precision_stay_close(rows):
     shape = Shape(features=64, hidden=32, width=16)

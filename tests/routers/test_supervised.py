@@ -9,7 +9,7 @@ from planted import AGENTS, KINDS, Planted, outcomes_of, planted, pool_of, query
 
 from coterie.errors import ConfigError
 from coterie.routers.network import loss_of
-from coterie.routers.supervised import KNN, MLP
+from coterie.routers.supervised import KNN, MLP, nearest
 
 NAN = float("nan")
 
@@ -67,6 +67,13 @@ def test_more_neighbours_than_queries_is_the_mean():
     assert KNN(encoder=Planted(), k=99).fit(table).route(state_of(query("sum", 1))).scores == pytest.approx(
         table.means()
     )
+
+
+@pytest.mark.parametrize("k", [1, 3, 29, 30, 99])
+@pytest.mark.parametrize("levels", [2, 5, 1000])
+def test_the_nearest_are_those_of_a_stable_sort_with_any_number_of_ties(k, levels):
+    near = np.random.default_rng(k * levels).integers(levels, size=(40, 30)) / levels
+    assert nearest(near, k).tolist() == np.argsort(-near, axis=1, kind="stable")[:, :k].tolist()
 
 
 def test_losses_by_hand():

@@ -268,6 +268,8 @@ def whole(text: str) -> str:
 
 def _shares(total: int | None, drafts: Sequence[Draft]) -> list[int]:
     """Completion tokens of each draft: estimated where no total is known, else parts that sum to it."""
+    if total is not None and len(drafts) == 1:
+        return [total]
     sizes = [len(d.logprobs) or about(d.content) + about(d.refusal) + d.reasoning // BYTES_A_TOKEN for d in drafts]
     if total is None:
         return sizes

@@ -17,7 +17,7 @@ from coterie.backends.endpoint import Endpoint
 from coterie.backends.line import Line, Loading, Port, Sink, legible
 from coterie.backends.refusals import discreet
 from coterie.backends.retries import Budget, Clock
-from coterie.backends.samples import Sampled, Together, one, settled
+from coterie.backends.samples import Sampled, Together, settled
 from coterie.config import nearest
 from coterie.errors import AccessDenied, BackendError, ConfigError, TimedOut, UnknownModel, Unreachable
 from coterie.types import Agent, Completion, Messages, spec
@@ -89,7 +89,8 @@ class Http:
         try:
             if port.endpoint.samples == "together":
                 return await self._together(port).ask(request, budget)
-            return await one(lambda asked, within: self._send(port, asked, within), request, budget)
+            [found] = await self._send(port, request, budget)
+            return settled(found)
         except UnknownModel:
             port.loaded.pop(_adapter_key(agent), None)  # a server that was started anew has lost its adapters
             raise

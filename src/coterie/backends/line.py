@@ -6,10 +6,11 @@ Knows no agents. Every fault of the network or of a reply leaves here as a typed
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import aiohttp
 from yarl import URL
@@ -24,6 +25,7 @@ from coterie.backends.samples import Together
 from coterie.backends.sse import EventDecoder
 from coterie.errors import BackendError, BrokenStream, MalformedAnswer, TimedOut, Unreachable, UserError
 
+T = TypeVar("T")
 Sink = Callable[[int, str], None]
 KEPT_OPEN = 4.0
 """Seconds that an idle connection is kept: fewer than common servers do (5), so none closes under a request."""
@@ -42,15 +44,34 @@ class Loading:
     budget: Budget
 
 
+@dataclass(slots=True)
+class Sent:
+    """A chat request, whatever tries it takes. `sink` gets the visible pieces of a stream; `told`: it got one."""
+
+    data: bytes
+    samples: int
+    sink: Sink | None
+    told: bool = False
+
+    def tell(self, index: int, text: str) -> None:
+        if self.sink is not None:
+            self.told = True
+            self.sink(index, text)
+
+
 @dataclass(repr=False)
 class Port:
-    """One endpoint as it is used in this loop; `chat` is the address of its chat completions. Holds secrets."""
+    """One endpoint as it is used in this loop. Holds secrets.
+
+    `chat` is the address of its chat completions, `limit` the bytes of its longest answer.
+    """
 
     endpoint: Endpoint
     gate: Gate
     headers: Mapping[str, str]
     secrets: tuple[str, ...]
     chat: URL
+    limit: int
     proxy: str | None
     policy: Retries
     timeout: aiohttp.ClientTimeout
@@ -71,6 +92,7 @@ class Port:
             headers=headers,
             secrets=secrets,
             chat=url,
+            limit=int(endpoint.max_mib * 2**20),
             proxy=proxy,
             policy=endpoint.policy(),
             timeout=aiohttp.ClientTimeout(total=None, connect=endpoint.deadlines.connect),
@@ -107,39 +129,18 @@ class Line:
 
         `sink` gets the visible pieces of a stream; once it got one, nothing is tried again (B49).
         """
-        data = json.dumps(body).encode()
-        samples = int(body.get("n", 1))
-        sent = False
-
-        def tell(index: int, text: str) -> None:
-            nonlocal sent
-            sent = True
-            if sink is not None:
-                sink(index, text)
-
-        async def attempt(seconds: float) -> Answer:
-            try:
-                return await self._answer(port, data, seconds, (samples, None if sink is None else tell))
-            except BackendError as error:
-                error.again = error.again and not sent
-                raise redacted(error, port.secrets) from None
-
+        sent = Sent(json.dumps(body).encode(), int(body.get("n", 1)), sink)
         async with port.gate.place(str(body["model"]), budget.outside()):
             began = time.perf_counter()
-            answer = await retried(attempt, port.policy, seed, budget)
+            answer = await retried(partial(self._answer, port, sent), port.policy, seed, budget)
             return answer, time.perf_counter() - began
 
-    async def _answer(self, port: Port, data: bytes, seconds: float, asked: tuple[int, Sink | None]) -> Answer:
-        samples, sink = asked
-        limit = int(port.endpoint.max_mib * 2**20)
-        async with self._exchange(port, port.chat, data, seconds) as body:
-            if body.status != 200:
-                raise await self._refusal(body, port.secrets)
-            if body.streamed:
-                stream = ChatStream(limit, samples)
-                await _gather(stream, body, limit, sink)
-                return stream.answer()
-            return read_answer(await body.read(limit))
+    async def _answer(self, port: Port, sent: Sent, seconds: float) -> Answer:
+        try:
+            return await self._exchange(port, port.chat, sent.data, seconds, partial(_chat, sent, port.limit))
+        except BackendError as error:
+            error.again = error.again and not sent.told
+            raise redacted(error, port.secrets) from None
 
     async def call(
         self, port: Port, path: str, asked: Mapping[str, Any] | None = None, budget: Budget | None = None
@@ -148,13 +149,12 @@ class Line:
         allowed = budget or self.budget(port)
         group = str((asked or {}).get("model") or (asked or {}).get("lora_name") or "")
 
+        data = None if asked is None else json.dumps(asked).encode()
+
         async def attempt(seconds: float) -> bytes:
-            data = None if asked is None else json.dumps(asked).encode()
             with discreet(port.secrets):
-                async with self._exchange(port, port.endpoint.url(path), data, seconds) as body:
-                    if body.status != 200:
-                        raise await self._refusal(body, port.secrets)
-                    return await body.read(int(port.endpoint.max_mib * 2**20))
+                url = port.endpoint.url(path)
+                return await self._exchange(port, url, data, seconds, lambda body: body.read(port.limit))
 
         async with port.gate.place(group, allowed.outside()):
             return await retried(attempt, port.policy, 0, allowed)
@@ -168,9 +168,10 @@ class Line:
         reply = Reply(status=body.status, retry_after=body.response.headers.get("Retry-After"), body=said)
         return refusal(reply, self.clock.date())
 
-    @asynccontextmanager
-    async def _exchange(self, port: Port, url: URL, data: bytes | None, seconds: float) -> AsyncIterator["Body"]:
-        """One request and its reply, within the deadlines. Leaving early closes the connection."""
+    async def _exchange(
+        self, port: Port, url: URL, data: bytes | None, seconds: float, read: Callable[["Body"], Awaitable[T]]
+    ) -> T:
+        """What `read` makes of the reply to one request, within the deadlines. A fault closes the connection."""
         body = Body(port.endpoint.deadlines, seconds)
         method = "GET" if data is None else "POST"
         try:
@@ -186,7 +187,9 @@ class Line:
                     allow_redirects=False,
                 ) as body.response,
             ):
-                yield body
+                if body.status != 200:
+                    raise await self._refusal(body, port.secrets)
+                return await read(body)
         except aiohttp.ConnectionTimeoutError:
             raise TimedOut(f"no connection within {port.timeout.connect:g} s") from None
         except TimeoutError:
@@ -207,14 +210,19 @@ class Body:
         self._end = self._loop.time() + seconds
         self._seconds, self._idle = seconds, times.idle
         self.begun = False
-        self.reason = ""
         self.timer = asyncio.timeout_at(self._until(times.first_byte, "no answer began"))
 
     def _until(self, wait: float | None, fault: str) -> float:
         """When to give up: after `wait`, or at the end of the whole attempt if that is sooner."""
         end = self._end if wait is None else min(self._end, self._loop.time() + wait)
-        self.reason = f"{fault} within {wait:g} s" if end < self._end else f"no whole answer in {self._seconds:g} s"
+        self._fault = (fault, wait) if end < self._end else ("no whole answer", self._seconds)
         return end
+
+    @property
+    def reason(self) -> str:
+        """What to say when the time is over."""
+        fault, seconds = self._fault
+        return f"{fault} within {seconds:g} s"
 
     @property
     def status(self) -> int:
@@ -244,13 +252,21 @@ class Body:
         return bytes(body)
 
 
-async def _gather(stream: ChatStream, body: Body, limit: int, sink: Sink | None) -> None:
+async def _chat(sent: Sent, limit: int, body: Body) -> Answer:
+    """The answer in a reply, whole or streamed."""
+    if not body.streamed:
+        return read_answer(await body.read(limit))
+    stream = ChatStream(limit, sent.samples)
+    await _gather(stream, body, limit, sent.tell)
+    return stream.answer()
+
+
+async def _gather(stream: ChatStream, body: Body, limit: int, tell: Sink) -> None:
     """Feed a stream to its end. After `[DONE]` only the end of the body is waited for, and not for long."""
     decoder = EventDecoder(limit)
     while not stream.done and (piece := await body.piece()):
         for text in [text for event in decoder.feed(piece) for text in stream.take(event)]:
-            if sink is not None:
-                sink(*text)
+            tell(*text)
     if stream.done:
         try:
             await asyncio.wait_for(body.piece(), GRACE)

@@ -1,7 +1,7 @@
 """LoRA adapters over one frozen model: read PEFT folders, add each row's own product to the linear layers.
 
-Inference only. PEFT's mixed batches take about twice as long a step on a CPU and rewrite the model's modules;
-here forward hooks add the products, so that the base stays exactly what it was. Imports torch.
+PEFT's mixed batches take about twice as long a step on a CPU and rewrite the model's modules; here forward hooks
+add the products, so that the base stays exactly what it was. Imports torch.
 """
 
 import hashlib
@@ -73,11 +73,22 @@ class Adapters:
         key = adapter_digest(folder)
         if key not in self:
             for name, pair in self._read(folder).items():
-                self._pairs[name][key] = pair
-                if name not in self._hooks:
-                    self._hooks[name] = self._modules[name].register_forward_hook(self._hook(self._pairs[name]))
+                self._install(name, key, pair)
         self._holders[key] += 1
         return key
+
+    def put(self, key: str, pairs: Mapping[str, Pair]) -> None:
+        """Hold tensors under a name of one's own, in place of what it held before; `drop` lets go of them.
+
+        `pairs` are by name of a linear layer. What carries a gradient carries it through every forward.
+        """
+        for name, pair in pairs.items():
+            self._install(name, key, pair)
+        self._holders[key] = 1
+
+    def linear(self, targets: Sequence[str]) -> dict[str, torch.nn.Linear]:
+        """The model's linear layers whose names end in one of `targets`, by name."""
+        return {name: layer for name, layer in self._modules.items() if name.rpartition(".")[2] in targets}
 
     def drop(self, key: str) -> None:
         """Undo one `load`; the adapter's memory is freed with the last."""
@@ -113,6 +124,11 @@ class Adapters:
             yield
         finally:
             self._plan, self._fixed = before
+
+    def _install(self, name: str, key: str, pair: Pair) -> None:
+        self._pairs[name][key] = pair
+        if name not in self._hooks:
+            self._hooks[name] = self._modules[name].register_forward_hook(self._hook(self._pairs[name]))
 
     def _hook(self, pairs: Mapping[str, Pair]) -> Any:
         def add(module: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:

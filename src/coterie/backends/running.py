@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 
 from coterie.backends.base_model import Base
 from coterie.backends.decode import FIXED, GROW, Decoder, Slots, batches
-from coterie.backends.sampling import Settings, choose, generator, log_probs
+from coterie.backends.sampling import Settings, choose, entropies, generator, log_probs
 from coterie.errors import MalformedAnswer
 from coterie.types import Completion, Sampling, Tokens
 
@@ -30,6 +30,7 @@ class Row:
     seed: int
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
     chance: torch.Generator | None = None
     finish: Literal["stop", "length"] | None = None
     error: Exception | None = None
@@ -98,10 +99,10 @@ class Running:
     def step(self) -> list[Row]:
         """One token for every row. Returns the rows that ended and have left the batch."""
         rows = self.rows
-        picks, logprobs = self._next(rows)
-        for row, pick, logprob in zip(rows, picks, logprobs, strict=True):
+        picks, *told = self._next(rows)
+        for row, pick, logprob, entropy in zip(rows, picks, *told, strict=True):
             if row is not None:
-                self._accept(row, pick, logprob)
+                self._accept(row, pick, logprob, entropy)
         ended = [row for row in self.active if row.done]
         self.remove(ended)
         return ended
@@ -205,8 +206,8 @@ class Running:
 
     # --- stepping ------------------------------------------------------------------------------------
 
-    def _next(self, rows: Sequence[Row | None]) -> tuple[list[int], list[float]]:
-        """Sampled ids and, where asked, their log-probabilities, a slot each (dummies get junk)."""
+    def _next(self, rows: Sequence[Row | None]) -> tuple[list[int], list[float], list[float]]:
+        """Sampled ids and, where asked, log-probabilities and entropies, a slot each (dummies get junk)."""
         places = [row.position if row else 0 for row in rows]
         columns = max(places) + 1
         if self.deterministic:
@@ -218,7 +219,9 @@ class Running:
         return self._sample(rows, logits)
 
     @torch.inference_mode()
-    def _sample(self, rows: Sequence[Row | None], logits: torch.Tensor) -> tuple[list[int], list[float]]:
+    def _sample(
+        self, rows: Sequence[Row | None], logits: torch.Tensor
+    ) -> tuple[list[int], list[float], list[float]]:
         if self._settings is None:
             self._settings = Settings.of([row.sampling if row else GREEDY for row in rows], logits.device)
         chance = [row.chance if row and row.chance else self._idle for row in rows]
@@ -229,9 +232,9 @@ class Running:
         lots = [[one] for one in chance] if self.deterministic else [chance]
         picks = [choose(logits[i], self._settings.take(i), of) for i, of in zip(parts, lots, strict=True)]
         if not self.tokens:
-            return torch.cat(picks).tolist(), [0.0] * len(rows)
+            return torch.cat(picks).tolist(), [0.0] * len(rows), [0.0] * len(rows)
         kept = [log_probs(logits[i], ids) for i, ids in zip(parts, picks, strict=True)]
-        return torch.cat(picks).tolist(), torch.cat(kept).tolist()
+        return torch.cat(picks).tolist(), torch.cat(kept).tolist(), entropies(logits).tolist()
 
     def _sound(self, rows: Sequence[Row | None], logits: torch.Tensor) -> torch.Tensor:
         """Logits without NaN and infinity; a row that had any ends in an error."""
@@ -243,11 +246,12 @@ class Running:
                 row.error = MalformedAnswer("the model's logits are not finite")
         return logits.nan_to_num()
 
-    def _accept(self, row: Row, pick: int, logprob: float) -> None:
+    def _accept(self, row: Row, pick: int, logprob: float, entropy: float) -> None:
         if row.error is not None:
             return
         row.out.append(pick)
         row.logprobs.append(logprob)
+        row.entropies.append(entropy)
         if pick in self.base.eos_ids or self._stopped(row):
             row.finish = "stop"
         elif len(row.out) >= row.sampling.max_tokens:

@@ -108,3 +108,9 @@ def _nucleus_edge(logits: torch.Tensor, top_p: torch.Tensor, size: int) -> torch
 def log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Log-probabilities (nats) of `ids` (n,) under untempered logits (n, V). Shape (n,)."""
     return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+
+
+def entropies(logits: torch.Tensor) -> torch.Tensor:
+    """Entropy (nats) of the full distribution under untempered logits (n, V), without truncation. Shape (n,)."""
+    shifted = logits - logits.logsumexp(dim=-1, keepdim=True)
+    return -(shifted.exp() * shifted).sum(dim=-1)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.cli import options, show
+from coterie.cli.exporting import export
 from coterie.config import nearest, override, validate
 from coterie.errors import BackendError, ConfigError, UserError
 from coterie.pool import FILE, read_agent, read_pool, write_agent
@@ -28,7 +29,10 @@ folder = click.option(
 
 @click.group()
 def agents() -> None:
-    """List, add, swap and remove expert folders."""
+    """List, add, swap and remove expert folders; export adapters."""
+
+
+agents.add_command(export)
 
 
 @agents.command("list")

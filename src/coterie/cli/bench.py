@@ -10,6 +10,7 @@ from coterie.cli import options, show
 from coterie.config import nearest
 from coterie.errors import ConfigError
 from coterie.evaluation.replay.contenders import CONTENDERS, Features, default_encoder
+from coterie.evaluation.replay.jobs import default_workers
 from coterie.evaluation.replay.labels import SIZES, curve
 from coterie.evaluation.replay.material import Material, read_material
 from coterie.evaluation.replay.newcomers import LABELS, swaps
@@ -48,6 +49,7 @@ class ReplayOptions:
     encoder: str | None
     at_most_cost: float | None
     within_points: float | None
+    jobs: int | None
     out: Path | None
     as_json: bool
 
@@ -65,6 +67,12 @@ class ReplayOptions:
 )
 @options.at_most_cost
 @options.within_points
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(1, 256),
+    help="Processes that decide, of one thread each. Default: one a core, at most 8; one for a small table.",
+)
 @click.option("--out", "-o", type=FOLDER, help="Run folder; an unfinished one is gone on with.")
 @options.as_json
 @options.bundle(ReplayOptions)
@@ -72,11 +80,13 @@ def replay_(chosen: ReplayOptions) -> None:
     """Train every router on TABLE (a folder of recorded outcomes), and judge it on the test part."""
     material, test = _materials(chosen)
     targets = targets_of(material, chosen.at_most_cost, chosen.within_points)
+    contenders = named(_known(chosen.routers))
     asked = Asked(
         seeds=chosen.seeds,
         encoder=chosen.encoder or default_encoder(len(material.queries)),
         targets=targets,
-        contenders=named(_known(chosen.routers)),
+        contenders=contenders,
+        workers=chosen.jobs or default_workers(len(material.queries), chosen.seeds * len(contenders)),
     )
     with options.run_folder(chosen.out, f"replay-{material.name}") as out, show.progress() as watch:
         click.echo(f"run folder: {out} (go on after a stop: --out {out})", err=True)

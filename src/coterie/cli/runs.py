@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from coterie.cli import options, show
+from coterie.cli import options, show, trained
 from coterie.config import nearest
 from coterie.errors import ConfigError
 from coterie.evaluation import demo as demo_study
@@ -147,9 +147,27 @@ def _print(task: str, traces: Scored, baseline: str | None, as_json: bool) -> No
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", "-o", default="report.html", show_default=True, type=FILE, help="Page to write.")
-def report(runs: tuple[Path, ...], out: Path) -> None:
-    """Write one HTML file about finished RUNS that opens offline."""
-    write_report(out, [run_view(path) for path in runs])
+@click.option(
+    "--before",
+    type=click.Path(path_type=Path),
+    help="Of a training run: the evaluation of the team that it began with, for capability by domain.",
+)
+@click.option(
+    "--after",
+    type=click.Path(path_type=Path),
+    help="And that of the trained team; the same run as --before where it holds both, in this order.",
+)
+@click.option(
+    "--states", type=click.IntRange(trained.FEWEST), help="Of a training run: map N of its queries by t-SNE."
+)
+def report(runs: tuple[Path, ...], out: Path, before: Path | None, after: Path | None, states: int | None) -> None:
+    """Write one HTML file about RUNS, finished evaluations or training runs, that opens offline."""
+    training, evaluations = trained.apart(runs)
+    first, second = (None if path is None else run_view(path).traces for path in (before, after))
+    if first is not None and before == after:
+        first, second = trained.of_one_run(first)
+    sheets = trained.sheets_of(training, trained.Extras(before=first, after=second, states=states))
+    write_report(out, [run_view(path) for path in evaluations], sheets)
     click.echo(f"wrote {out}")
 
 

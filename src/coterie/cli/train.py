@@ -1,4 +1,7 @@
-"""`train`: fit a recipe's router from outcomes, asking for them first where none are recorded."""
+"""`train`: let a recipe with a `learner` co-evolve, or fit a recipe's router from outcomes.
+
+Outcomes are asked for first where none are recorded.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,22 +12,23 @@ import click
 import numpy as np
 
 from coterie.cli import options, show
+from coterie.cli.coevolve import Asked, coevolve, test_part
 from coterie.errors import ConfigError
 from coterie.evaluation import study
 from coterie.evaluation.lineup import finished
+from coterie.learning.sinks import SINKS
 from coterie.outcomes import Outcomes
 from coterie.routers.extended import Extended
 from coterie.storage.tables import read_table, to_outcomes
 from coterie.tasks.catalog import load_task
-from coterie.team import Team
+from coterie.team import BUILTIN_RECIPE, Team
 from coterie.types import Query, Router, record
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @record
 class TrainOptions:
-    recipe: str
+    recipe: str | None
+    named: str | None
     task: str | None
     runs: tuple[Path, ...]
     table: Path | None
@@ -32,13 +36,16 @@ class TrainOptions:
     limit: int | None
     spread: int | None
     out: Path | None
+    resume: bool
+    logs: tuple[str, ...]
     settings: tuple[str, ...]
     no_cache: bool
     as_json: bool
 
 
 @click.command()
-@options.recipe
+@click.argument("recipe", required=False)
+@click.option("--recipe", "-r", "named", help=f"The same as the argument (default: {BUILTIN_RECIPE}).")
 @click.option("--task", "-t", help="Ask every agent on this task first (kept beside OUT; a stopped one goes on).")
 @click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="Outcomes of a finished run.")
 @click.option("--table", type=click.Path(path_type=Path), help="A recorded outcome table (folder).")
@@ -46,17 +53,72 @@ class TrainOptions:
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N queries of the task.")
 @click.option("--spread", type=click.IntRange(5), help="Only N queries that tell a new agent apart (`extended`).")
 @click.option(
-    "--out", "-o", type=FILE, help="File of the weights (default: the recipe's `weights`, else router.safetensors)."
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="With a learner: the run folder. Else: file of the weights (default: the recipe's `weights`, else"
+    " router.safetensors).",
+)
+@click.option("--resume", is_flag=True, help="With a learner: go on with the run in --out.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Choice(list(SINKS)),
+    help="With a learner: send each round's figures there too. metrics.jsonl in the run folder has them anyway.",
 )
 @options.settings
 @options.no_cache
 @options.as_json
 @options.bundle(TrainOptions)
-def train(chosen: TrainOptions) -> None:
-    """Fit a recipe's router from outcomes, and write its weights."""
+def train(chosen: TrainOptions) -> int:
+    """Train RECIPE, a file or the name of a built-in recipe.
+
+    One with a `learner` section co-evolves: its router decides which agent practises on which query, and learns
+    from how well each did. The first Ctrl-C finishes the round, saves and says how to go on. Of any other recipe
+    the router is fitted, from outcomes that --task, --run or --table give, and its weights are written.
+    """
+    recipe = _recipe(chosen)
+    team = Team.load(recipe, chosen.settings, cache=options.open_cache(chosen.no_cache))
+    if team.config.get("learner") is None:
+        _fit(replace(chosen, recipe=recipe), team, recipe)
+        return 0
+    _only_of_fits(chosen)
+    return coevolve(
+        Asked(
+            team=team,
+            recipe=recipe,
+            out=chosen.out,
+            resume=chosen.resume,
+            logs=chosen.logs,
+            settings=chosen.settings,
+            as_json=chosen.as_json,
+        )
+    )
+
+
+def _recipe(chosen: TrainOptions) -> str:
+    if chosen.recipe is not None and chosen.named is not None:
+        raise ConfigError(f"two recipes are named, {chosen.recipe} and {chosen.named}: train one at a time")
+    return chosen.recipe or chosen.named or BUILTIN_RECIPE
+
+
+def _only_of_fits(chosen: TrainOptions) -> None:
+    """Raises: ConfigError where an option says what outcomes to fit from, but the recipe has a learner."""
+    fits = ("task", "runs", "table", "test", "limit", "spread")
+    if (given := next((name for name in fits if getattr(chosen, name)), None)) is not None:
+        option = "run" if given == "runs" else given
+        raise ConfigError(
+            f"--{option}: the recipe's `learner` says what is trained on (`learner.tasks`);"
+            " --set learner=null fits its router alone"
+        )
+
+
+def _fit(chosen: TrainOptions, team: Team, recipe: str) -> None:
+    """Fit the recipe's router from outcomes, and write its weights."""
+    _only_of_learners(chosen, recipe)
     if sum((chosen.task is not None, bool(chosen.runs), chosen.table is not None)) != 1:
         raise ConfigError("give one source of outcomes: --task, --run or --table")
-    team = Team.load(chosen.recipe, chosen.settings, cache=options.open_cache(chosen.no_cache))
     router = _to_fit(team.router)
     out = chosen.out or Path(getattr(team.router, "weights", None) or "router.safetensors")
     outcomes, left_out = _outcomes(replace(team, router=router), chosen, out)
@@ -76,6 +138,14 @@ def train(chosen: TrainOptions) -> None:
         click.echo(f"fitted on {len(outcomes.queries)} queries{note} (mean score: {means}); wrote {out}")
         for line in (*_lost(_missing(team, outcomes), len(outcomes.queries)), *_advice(team, chosen, out)):
             click.echo(line, err=True)
+
+
+def _only_of_learners(chosen: TrainOptions, recipe: str) -> None:
+    if chosen.resume or chosen.logs:
+        option = "--resume" if chosen.resume else "--log"
+        raise ConfigError(f"{option} goes with a recipe that has a `learner` section, and {recipe} has none")
+    if chosen.out is not None and chosen.out.is_dir():
+        raise ConfigError(f"{chosen.out}: is a folder; --out names the file of the weights")
 
 
 def _to_fit(router: Router) -> study.Learned:
@@ -102,15 +172,9 @@ def _advice(team: Team, chosen: TrainOptions, out: Path) -> list[str]:
     lines, named = [], getattr(team.router, "weights", None)
     if named is None or Path(named).resolve() != out.resolve():
         lines.append(f"to use them, name them in the recipe: router: {{weights: {out.resolve()}}}")
-    if test := chosen.test or _test_part(chosen.task or ""):
-        lines.append(f"next: {shlex.join(['coterie', 'eval', chosen.recipe, '--alone', '--task', test])}")
+    if test := chosen.test or test_part(chosen.task or ""):
+        lines.append(f"next: {shlex.join(['coterie', 'eval', str(chosen.recipe), '--alone', '--task', test])}")
     return lines
-
-
-def _test_part(task: str) -> str:
-    """The name of the part that goes with a training part; empty for other names."""
-    target, sign, parameters = task.partition("?")
-    return f"{target.removesuffix('/train')}/test{sign}{parameters}" if target.endswith("/train") else ""
 
 
 def _outcomes(team: Team, chosen: TrainOptions, out: Path) -> tuple[Outcomes, int]:

@@ -117,6 +117,20 @@ def regret_curve(series: Sequence[Series], *, label: str = "Query") -> str:
     return drawing(f"Cumulative regret against {label.lower()}, a line a router", *parts)
 
 
+def course(title: str, series: Sequence[Series], *, label: str = "Query", percent: bool = False) -> str:
+    """How several quantities went on, with bands; the vertical axis begins at 0. Empty without a point.
+
+    `title` says to a screen reader what is drawn; `percent` words the vertical axis as shares.
+    """
+    shown = [one for one in series if one.points]
+    if not shown:
+        return ""
+    up = spanning([0.0, *_heights(shown)])
+    across = spanning([0.0, *(at.x for one in shown for at in one.points)])
+    frame = Frame(across=Axis(lo=0.0, hi=across.hi), up=up, box=LINES)
+    return drawing(title, grid(frame, label, up=percent_tick if percent else compact), *_lines(frame, shown))
+
+
 def _heights(series: Sequence[Series]) -> list[float]:
     return [value for one in series for at in one.points for value in (at.lo, at.y, at.hi)]
 

@@ -21,7 +21,6 @@ OPENERS = (
     *("a", "the", "in", "there"),
 )
 WITHIN = ("def ", "assert", "import ", "answer", "explain", "true", "false", "not ", "http", "\\boxed", "\\frac")
-ASCII_END = 127
 
 
 @spec
@@ -56,7 +55,7 @@ def _rates(text: str) -> list[float]:
     kinds = (
         sum(map(str.isupper, text)),
         sum(map(str.isdigit, text)),
-        sum(ord(c) > ASCII_END for c in text),
+        len(text) - len(text.encode("ascii", "ignore")),
     )
     return [share * n for n in (*(text.count(c) for c in MARKS), *(text.count(c) for c in "0123456789"), *kinds)]
 

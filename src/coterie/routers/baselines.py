@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from coterie.types import Agent, Count, Pool, Query, Routing, State, draw, spec
 class Uniform:
     """All solvers weigh the same; who comes first is drawn from the rollout's seed."""
 
+    instant: ClassVar[bool] = True
+
     def route(self, state: State) -> Routing:
         """Equal weights."""
         return preference(state, dict.fromkeys(state.pool.names(), 1.0))
@@ -25,6 +27,8 @@ class Uniform:
 @spec
 class Random:
     """Weights drawn from the rollout's seed, uniform in (0, 1) before they are made to sum to 1."""
+
+    instant: ClassVar[bool] = True
 
     def route(self, state: State) -> Routing:
         """Random weights, the same for the same seed, query and agent."""

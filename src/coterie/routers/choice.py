@@ -15,14 +15,17 @@ from coterie.errors import ConfigError, DataError
 from coterie.storage.runs import write_atomically
 from coterie.types import STRICT, Amount, Pool, record
 
-GRID = 81
+GRID = 401
+"""Trades that are tried: so many that the costs of neighbours are about a hundredth apart."""
 
 
 @record
 class Target:
     """What the trade is to reach on the labelled queries.
 
-    `at_most_cost`: the best score for at most this many dollars a thousand queries. `within_points`: the lowest
+    `at_most_cost`: the best score for at most this many dollars a thousand queries; of trades whose scores are one
+    standard error from it the smallest one, which spends most: the best of many seen scores tends to be a lucky
+    one, and by what the router predicts more money never buys less. `within_points`: the lowest
     cost at a score at most this many points (hundredths) below the best single agent's, one standard error of the
     paired difference put on top: the cheapest trade that seems to hold on the labels tends to be a lucky one.
     """
@@ -137,7 +140,7 @@ def chosen(found: Sweep, target: Target) -> int:
     """The place in the sweep that meets the target. Raises: DataError where none does."""
     if target.kind == "at_most_cost":
         meets = found.costs * 1000 <= target.value * (1 + 1e-9)
-        order = np.lexsort((found.costs, -found.scores))
+        order = np.lexsort((found.trades, ~_as_good(found, meets)))
     else:
         meets = found.gains - found.errors >= -target.value / 100 - 1e-12
         order = np.lexsort((-found.scores, found.costs))
@@ -147,6 +150,13 @@ def chosen(found: Sweep, target: Target) -> int:
             f"no trade reaches {target.kind} {target.value:g} on these labels; closest: {_closest(found, target)}"
         )
     return good[0]
+
+
+def _as_good(found: Sweep, meets: np.ndarray) -> np.ndarray:
+    """Which trades are within one standard error of the best score of those that meet the target: (T,)."""
+    scores = np.where(meets, np.nan_to_num(found.scores, nan=-np.inf), -np.inf)
+    best = int(scores.argmax())
+    return np.asarray(meets & (scores >= scores[best] - np.nan_to_num(found.errors[best]) - 1e-12))
 
 
 def _closest(found: Sweep, target: Target) -> str:

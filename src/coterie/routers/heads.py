@@ -62,9 +62,20 @@ def fresh(shape: Shape, keys: Sequence[str]) -> dict[str, torch.Tensor]:
 
 
 def predicted(heads: Parameters, features: torch.Tensor) -> torch.Tensor:
-    """Outputs c of all predictors for normalised features (B, D), with gradient: (A, B, W)."""
-    x = features * heads["gain"][:, None] + heads["shift"][:, None]  # (A, B, D)
-    z = torch.baddbmm(heads["first_bias"][:, None], x, heads["first"])  # (A, B, K)
+    """Outputs c of all predictors for normalised features (B, D), with gradient: (A, B, W).
+
+    Gain and shift are put on the features, or on the matrices where these are smaller (K < B): equal but for the
+    last digits.
+    """
+    first, bias = heads["first"], heads["first_bias"][:, None]
+    agents, inputs, units = first.shape
+    if units < len(features):
+        x = features.expand(agents, len(features), inputs)
+        bias = bias + heads["shift"][:, None] @ first  # (A, 1, K)
+        first = first * heads["gain"][..., None]
+    else:
+        x = features * heads["gain"][:, None] + heads["shift"][:, None]  # (A, B, D)
+    z = torch.baddbmm(bias, x, first)  # (A, B, K)
     return torch.baddbmm(heads["second_bias"][:, None], F.silu(z), heads["second"])
 
 
@@ -112,8 +123,13 @@ def targeted(pair: Parameters, flips: tuple[torch.Tensor, torch.Tensor], feature
     """
     inputs, units = flips
     with torch.no_grad():
-        x = features * inputs[:, None]  # (A, B, D)
-        z = F.silu(x @ pair["target_first"].T) * units[:, None]  # (A, B, K)
+        first = pair["target_first"].T  # (D, K)
+        if first.shape[1] < len(features):
+            signed = first * inputs[..., None]  # (A, D, K), smaller than the features with signs
+            z = torch.bmm(features.expand(len(inputs), *features.shape), signed)
+        else:
+            z = (features * inputs[:, None]) @ first  # (A, B, K)
+        z = F.silu(z) * units[:, None]
         return z @ pair["target_second"].T
 
 

@@ -37,7 +37,9 @@ PARTS = ("gain", "shift", "first", "first_bias", "second", "second_bias")
 class HeadSet:
     """Trained predictors, stacked in the order of `keys`, with what all heads share.
 
-    `pair` makes the targets; `centre` and `spread` (D,) standardise features before the heads.
+    `pair` makes the targets; `centre` and `spread` (D,) standardise features before the heads. `lineage` is what
+    each head's target is filed under where that is not its key: an agent that goes on learning gets a new
+    revision with every update and keeps its target.
     """
 
     shape: Shape
@@ -47,6 +49,7 @@ class HeadSet:
     trained: Parameters
     names: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    lineage: tuple[str, ...] = ()
 
     @staticmethod
     def untrained(shape: Shape) -> "HeadSet":
@@ -79,14 +82,21 @@ class HeadSet:
 
     def targets(self, keys: Sequence[str]) -> Callable[[torch.Tensor], torch.Tensor]:
         """Normalised features (B, D) to the frozen targets' outputs (A, B, W), in the order of `keys`."""
-        return partial(targeted, self.pair, signs(self.shape, keys))
+        return partial(targeted, self.pair, self.flips(keys))
+
+    def flips(self, keys: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The signs that make the targets of the agents filed under `keys` from the shared pair."""
+        kept = dict(zip(self.keys, self.lineage or self.keys, strict=True))
+        return signs(self.shape, [kept.get(key, key) for key in keys])
 
     def with_trained(self, names: Sequence[str], keys: Sequence[str], heads: Parameters) -> "HeadSet":
         """These heads, replaced and extended by newly trained ones."""
         kept = [i for i, key in enumerate(self.keys) if key not in keys]
         old = {part: self.trained[part][kept] for part in PARTS} if kept else heads
+        filed = dict(zip(self.keys, self.lineage, strict=True)) if self.lineage else {}
         return replace(
             self,
+            lineage=tuple(filed.get(key, key) for key in (*(self.keys[i] for i in kept), *keys)) if filed else (),
             names=(*(self.names[i] for i in kept), *names),
             keys=(*(self.keys[i] for i in kept), *keys),
             trained={part: torch.cat([old[part], heads[part]]) if kept else heads[part] for part in PARTS},
@@ -102,7 +112,7 @@ class HeadSet:
             tensors={name: np.asarray(tensor.detach().numpy()) for name, tensor in tensors.items()},
             encoder=encoder,
             width=self.shape.features,
-            notes={**notes, "target_seed": self.shape.seed},
+            notes={**notes, "target_seed": self.shape.seed} | ({"lineage": self.lineage} if self.lineage else {}),
         )
 
     @staticmethod
@@ -117,7 +127,11 @@ class HeadSet:
                 width=tensors["second"].shape[2],
                 seed=artefact.notes["target_seed"],
             )
+            lineage = tuple(artefact.notes.get("lineage", ()))
+            if len(lineage) not in (0, len(artefact.keys)):
+                raise ValueError("a lineage for each agent")
             return HeadSet(
+                lineage=lineage,
                 shape=shape,
                 pair={part: tensors[part] for part in ("target_first", "target_second")},
                 centre=tensors["centre"],
@@ -183,7 +197,7 @@ class Stacks:
         """The stack of the agents filed under `keys`, in that order."""
         with self.lock:
             if keys not in self.known:
-                self.known[keys] = Stack(heads.predictors(keys), heads.pair, signs(heads.shape, keys))
+                self.known[keys] = Stack(heads.predictors(keys), heads.pair, heads.flips(keys))
             self.known.move_to_end(keys)
             while len(self.known) > STACKS:
                 self.known.popitem(last=False)

@@ -50,8 +50,7 @@ class KNN:
         return np.asarray((rows @ known.tensors["features"].T).round(9))
 
     def _means(self, near: np.ndarray, pool: Pool) -> np.ndarray:
-        # Equally near queries come in the order of the outcomes, so that the choice never depends on a sort.
-        rows = np.argsort(-near, axis=1, kind="stable")[:, : self.k]
+        rows = nearest(near, self.k)
         tensors = self._known.tensors
         means = [means_or(tensors["scores"][found], tensors["overall"]) for found in rows]
         return in_pool(self._known, np.array(means).reshape(len(near), len(tensors["overall"])), pool)
@@ -164,6 +163,22 @@ def scale_of(features: np.ndarray, standardise: bool) -> dict[str, np.ndarray]:
 def standard(features: np.ndarray, scale: Mapping[str, np.ndarray]) -> np.ndarray:
     """Features by the `centre` and `spread` of `scale`."""
     return np.asarray((features - scale["centre"]) / scale["spread"])
+
+
+def nearest(near: np.ndarray, k: int) -> np.ndarray:
+    """Columns of the `k` largest values of each row (n, Q), largest first: (n, min(k, Q)).
+
+    Equal ones come in the order of the columns, so that the choice never depends on how a sort goes about it.
+    """
+    size = near.shape[1]
+    if k >= size:
+        return np.argsort(-near, axis=1, kind="stable")
+    found = np.empty((len(near), k), dtype=np.intp)
+    for place, row in enumerate(near):
+        least = np.partition(row, size - k)[size - k]
+        columns = np.flatnonzero(row >= least)  # more than k where several are as near as the last
+        found[place] = columns[np.argsort(-row[columns], kind="stable")][:k]
+    return found
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ class Run:
             _refuse_other(file, config)
         write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False))
         lock = _only_writer(path)
-        for name in ("traces.jsonl", "scores.jsonl", "decisions.jsonl"):
+        for name in ("traces.jsonl", "scores.jsonl", "decisions.jsonl", "times.jsonl"):
             _drop_torn_tail(path / name)
         run = Run(path, config, lock=lock)._with_scores()
         run.scores = {key: score for key, score in run.scores.items() if score.verdict != "error"}

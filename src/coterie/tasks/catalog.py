@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 from coterie.config import nearest
 from coterie.errors import ConfigError, CoterieError, MissingExtra, UserError
 from coterie.storage import tables
-from coterie.tasks import choice, code, generated, hub, instruction, math, qa
+from coterie.tasks import choice, code, generated, hub, instruction, math, operands, qa
 from coterie.tasks.benchmarks import BENCHMARKS
 from coterie.tasks.contamination import is_test
 from coterie.tasks.extract import CONTRACTS
@@ -176,7 +176,8 @@ def load_task(
     `replay:FOLDER` (the queries of a recorded table), `hub:gsm8k` or `hub:gsm8k/train` (a published benchmark),
     `gsm8k` or `gsm8k/train` (a folder below the one that the environment variable COTERIE_DATA names; test by
     default), or `reasoning_gym:lcm`, with `/train` and parameters if wanted
-    (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`). `limit`
+    (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`), or `operands:larger` (made questions about two
+    numbers, with /train and `low` and `high` if wanted). `limit`
     takes the first N in file order; a generator makes N (100 by default), fewer where it has no more, from
     `seed`. Train and test of a generator never share a question. `contracts` overrides the usual contract by
     kind. UserError or one of its kinds, in one line, for whatever is not there.
@@ -187,6 +188,8 @@ def load_task(
         return Task(name=name, queries=queries[:limit])
     if name.startswith(GENERATED):
         return Task(name=name, queries=_generated(name, limit or GENERATED_SIZE, seed, contracts))
+    if name.startswith(operands.PREFIX):
+        return Task(name=name, queries=_queries(_operands(name, limit, seed), contracts))
     if name.startswith(hub.PREFIX):
         loaded = hub.load(name, limit)
         if loaded.skipped:
@@ -238,7 +241,8 @@ def known_tasks() -> list[str]:
     except MissingExtra:
         names = []
     published = [f"{hub.PREFIX}{name}" for name in sorted(BENCHMARKS)]
-    return sorted(found) + published + [f"{GENERATED}{dataset}" for dataset in names]
+    made = [f"{operands.PREFIX}{domain}" for domain in sorted(operands.DOMAINS)]
+    return sorted(found) + published + made + [f"{GENERATED}{dataset}" for dataset in names]
 
 
 def _check(limit: int | None, contracts: Mapping[str, str]) -> None:
@@ -296,6 +300,20 @@ def _generated(name: str, size: int, seed: int, contracts: Mapping[str, str]) ->
     found = tuple(islice((query for query in stream if generated.split_of(query.id) == (split or "test")), size))
     if not found:
         raise UserError(f"{name}: there is no question in this split; widen the parameters")
+    return found
+
+
+def _operands(name: str, limit: int | None, seed: int) -> Sequence[Item]:
+    target, _, parameters = name.removeprefix(operands.PREFIX).partition("?")
+    domain, _, split = target.partition("/")
+    if split not in ("", *SPLITS):
+        raise UserError(f"{name}: unknown split {split!r}{nearest(split, SPLITS)}")
+    given = {key: _value(text) for key, text in parse_qsl(parameters, keep_blank_values=True)}
+    if unknown := sorted(given.keys() - {"low", "high"}):
+        raise UserError(f"{name}: unknown parameter {unknown[0]!r}{nearest(unknown[0], ('low', 'high'))}")
+    found = list(islice(operands.items(domain, split or "test", seed, **given), limit))
+    if not found:
+        raise UserError(f"{name}: there is no pair in this split; widen low and high")
     return found
 
 

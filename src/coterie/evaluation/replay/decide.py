@@ -21,6 +21,9 @@ from coterie.routers.choice import chosen as chosen_trade
 from coterie.routers.costs import cost_lines, expected
 from coterie.types import draw, record
 
+EVERY = 5
+"""Of this many trades of a sweep the picks of one are kept, for the frontier."""
+
 
 @record
 class Task:
@@ -46,7 +49,7 @@ class Decision:
     `picks` are columns of the agents, one a test query, by variant: `""` is score alone, the others are targets of
     a cost-aware choice, `trade N` the N-th trade of the sweep. `swept` are (dollars a query, score) of these trades
     on validation, `unmet` the targets that no trade met there (the nearest was taken). `chances` are the predicted
-    scores of `""`, where the router predicts chances.
+    scores of `""`, where the router predicts chances. `seconds` are the processor's.
     """
 
     contender: str
@@ -63,10 +66,10 @@ class Decision:
 
 def decide(contender: Contender, task: Task, material: Material, features: Features, plan: "Plan") -> Decision:
     """Fit every candidate, keep the best on validation, and let it decide."""
-    began = time.perf_counter()
+    began = time.process_time()
     tried = [_tried(table, task, material, features) for table in contender.candidates]
     place = max(range(len(tried)), key=lambda i: (tried[i][0], -i))
-    score, router = tried[place]
+    score, router, on_labels = tried[place]
     names, queries = material.pool.names(), task.test.queries
     predicted = router.predict(queries, material.pool)
     best = picks(predicted, queries, names, draw(task.seed, contender.name))
@@ -81,16 +84,19 @@ def decide(contender: Contender, task: Task, material: Material, features: Featu
         notes=_notes(router),
     )
     if plan.targets:
-        decision = _weighed(decision, router, predicted, task, material, plan)
-    return replace(decision, seconds=round(time.perf_counter() - began, 3))
+        decision = _weighed(decision, on_labels, predicted, task, material, plan)
+    return replace(decision, seconds=round(time.process_time() - began, 3))
 
 
-def _tried(table: Mapping[str, Any], task: Task, material: Material, features: Features) -> tuple[float, Any]:
-    """A candidate's mean score on validation, and its router."""
+def _tried(
+    table: Mapping[str, Any], task: Task, material: Material, features: Features
+) -> tuple[float, Any, np.ndarray]:
+    """A candidate's mean score on validation, its router, and what that predicts on validation (n, A)."""
     router = made(table, features, task.seed).fit(task.train)
     queries, names = task.validation.queries, material.pool.names()
-    best = picks(router.predict(queries, material.pool), queries, names, draw(task.seed, "validation"))
-    return float(task.validation.scores[np.arange(len(best)), best].mean()), router
+    predicted = router.predict(queries, material.pool)
+    best = picks(predicted, queries, names, draw(task.seed, "validation"))
+    return float(task.validation.scores[np.arange(len(best)), best].mean()), router, predicted
 
 
 @record
@@ -102,17 +108,20 @@ class Plan:
 
 
 def _weighed(
-    decision: Decision, router: Any, predicted: np.ndarray, task: Task, material: Material, plan: Plan
+    decision: Decision, on_labels: np.ndarray, predicted: np.ndarray, task: Task, material: Material, plan: Plan
 ) -> Decision:
-    """The decision with the picks of every target and of every trade of the sweep, the trades set on validation."""
+    """The decision with the picks of every target and of every trade of the sweep, the trades set on validation.
+
+    `on_labels` (n, A) and `predicted` (m, A) are the router's scores on validation and on test.
+    """
     lines = cost_lines(task.train)
     checked, names = task.validation, material.pool.names()
-    on_labels = router.predict(checked.queries, material.pool)
     swept = sweep(on_labels, expected(lines, checked.queries), checked.scores, checked.costs)
     dollars = expected(lines, task.test.queries)
     trades = {name: _trade(swept, target) for name, target in plan.targets.items()}
     wanted = {name: trade for name, (trade, _) in trades.items()}
-    wanted |= {f"trade {i}": float(trade) for i, trade in enumerate(swept.trades) if plan.sweeps}
+    kept = slice(None, None, EVERY)
+    wanted |= {f"trade {i}": float(trade) for i, trade in enumerate(swept.trades[kept]) if plan.sweeps}
     seed = draw(task.seed, decision.contender)
     found = {
         name: tuple(picks(predicted - trade * dollars, task.test.queries, names, seed).tolist())
@@ -121,7 +130,7 @@ def _weighed(
     return replace(
         decision,
         picks={**decision.picks, **found},
-        swept=tuple(zip(swept.costs.tolist(), swept.scores.tolist(), strict=True)),
+        swept=tuple(zip(swept.costs[kept].tolist(), swept.scores[kept].tolist(), strict=True)),
         unmet=tuple(name for name, (_, met) in trades.items() if not met),
     )
 

@@ -29,8 +29,8 @@ class Row:
     table; `seeds` the mean score of each seed. `validation` is the mean score on the validation parts, by which
     routers may be selected. `cost_usd_per_1k` is None where costs were not recorded. `ece` is the calibration error
     of the score that was predicted for the agent chosen, `bins` what it is made of; None and empty for routers that
-    predict no chance. `unmet` counts the seeds in which no trade met the target on validation. `seconds` are those
-    of all of a seed's work: settings tried, fitted, asked.
+    predict no chance. `unmet` counts the seeds in which no trade met the target on validation. `seconds` are the
+    processor's for all of a seed's work: settings tried, fitted, asked.
     """
 
     name: str

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from coterie import __version__
 from coterie.errors import DataError
 from coterie.evaluation.evaluate import Progress, Watch
 from coterie.evaluation.replay.contenders import CONTENDERS, Contender, Features
-from coterie.evaluation.replay.decide import Decision, Plan, Task, baselines, decide
+from coterie.evaluation.replay.decide import Decision, Plan, Task, baselines
+from coterie.evaluation.replay.jobs import Job, Work, decided
 from coterie.evaluation.replay.judge import BASELINE, Frontier, Row, Tested, frontier, rows_of
 from coterie.evaluation.replay.material import Material, narrowed
 from coterie.routers.choice import Target
@@ -22,18 +24,25 @@ from coterie.tasks.contamination import without_seen
 from coterie.types import record
 
 DECISIONS, SEAL, TABLE = "decisions.jsonl", "decisions.sha256", "table.json"
+TIMES = "times.jsonl"
+"""Seconds stand beside the decisions, not in them: the same replay gives the same seal."""
 DECISION = TypeAdapter(Decision)
 DEFAULT = "cheapest within 0 points"
 
 
 @record
 class Asked:
-    """What a replay is to do. `targets` are cost-aware variants by the name of their rows."""
+    """What a replay is to do. `targets` are cost-aware variants by the name of their rows.
+
+    `workers` processes decide; what they decide does not hang on their number. With two or more, the module that
+    was started has to be importable without doing anything (`if __name__ == "__main__"`).
+    """
 
     seeds: int = 5
     encoder: str = "sentence"
     targets: Mapping[str, Target] = field(default_factory=dict)
     contenders: tuple[Contender, ...] = CONTENDERS
+    workers: int = 1
 
 
 @record
@@ -87,21 +96,9 @@ def replay(asked: Asked, material: Material, folder: Path, watch: Watch, test: M
     """Decide, seal, judge. Goes on where a stopped one with the same configuration left off."""
     tasks, dropped = _tasks(asked, material, test)
     run = Run.open(folder, _config(asked, material, test))
-    done = _read(folder)
     features = Features.opened(asked.encoder)
     _encode(features, material, test, watch)
-    plan = Plan(targets=asked.targets)
-    total = len(tasks) * len(asked.contenders)
-    for task in tasks:
-        for baseline in baselines(task, material):
-            if (baseline.contender, task.seed) not in done:
-                _keep(folder, done, baseline)
-        for contender in asked.contenders:
-            ready = sum(name in {c.name for c in asked.contenders} for name, _ in done)
-            watch(Progress(phase=f"{contender.name}, seed {task.seed}", done=ready, total=total))
-            if (contender.name, task.seed) not in done:
-                _keep(folder, done, decide(contender, task, material, features, plan))
-    watch(Progress(phase="decided", done=total, total=total))
+    done = _decided(asked, tasks, material, features, folder, watch)
     _seal(run.path)
     order = [*(d.contender for d in baselines(tasks[0], material)), *(c.name for c in asked.contenders)]
     found = [done[name, task.seed] for name in order for task in tasks]
@@ -124,8 +121,36 @@ def replay(asked: Asked, material: Material, folder: Path, watch: Watch, test: M
     return finished
 
 
+def _decided(
+    asked: Asked, tasks: Sequence[Task], material: Material, features: Features, folder: Path, watch: Watch
+) -> dict[tuple[str, int], Decision]:
+    """All decisions, those from earlier among them; each is written as soon as those before it are."""
+    done = _read(folder)
+    names = [contender.name for contender in asked.contenders]
+    jobs = [
+        Job(contender=c, task=task) for task in tasks for c in asked.contenders if (c.name, task.seed) not in done
+    ]
+    work = Work(jobs=tuple(jobs), material=material, encoder=asked.encoder, plan=Plan(targets=asked.targets))
+    total = len(tasks) * len(names)
+    with closing(decided(work, features, asked.workers)) as made:
+        for task in tasks:
+            for baseline in baselines(task, material):
+                _keep(folder, done, baseline)
+            for name in names:
+                ready = sum(known in names for known, _ in done)
+                watch(Progress(phase=f"{name}, seed {task.seed}", done=ready, total=total))
+                _keep(folder, done, done.get((name, task.seed)) or next(made))
+    watch(Progress(phase="decided", done=total, total=total))
+    return done
+
+
 def _keep(folder: Path, done: dict[tuple[str, int], Decision], made: Decision) -> None:
-    append_line(folder / DECISIONS, DECISION.dump_python(made, mode="json"))
+    """Write a decision, unless it is there."""
+    if (made.contender, made.seed) in done:
+        return
+    row = DECISION.dump_python(made, mode="json")
+    append_line(folder / TIMES, {key: row[key] for key in ("contender", "seed", "seconds")})
+    append_line(folder / DECISIONS, row | {"seconds": 0.0})
     done[made.contender, made.seed] = made
 
 
@@ -200,13 +225,16 @@ def _digest(material: Material) -> str:
 
 def _read(folder: Path) -> dict[tuple[str, int], Decision]:
     """What an earlier process decided."""
+    times = {(row.get("contender"), row.get("seed")): row.get("seconds") for row in read_lines(folder / TIMES)}
     found = {}
     for number, line in enumerate(read_lines(folder / DECISIONS), 1):
         try:
             decision: Decision = DECISION.validate_python(line)
         except ValidationError:
             raise DataError(f"{folder / DECISIONS}:{number}: is no decision of this version") from None
-        found[decision.contender, decision.seed] = decision
+        key = decision.contender, decision.seed
+        taken = times.get(key)
+        found[key] = replace(decision, seconds=taken) if isinstance(taken, float) else decision
     return found
 
 

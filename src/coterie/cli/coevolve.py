@@ -1,0 +1,199 @@
+"""The half of `train` that trains adapters: a recipe with a `learner` co-evolves in a run folder.
+
+Opens, watches, stops and ends a run; what a round is, is `learning`'s business.
+"""
+
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coterie.cli import board, options
+from coterie.errors import ConfigError
+from coterie.learning import sinks
+from coterie.team import Team
+from coterie.types import record
+
+if TYPE_CHECKING:
+    from coterie.learning.training import Training
+
+INTERRUPTED = 130
+STOPPING = b"\nthis round is finished and saved first; once more to stop at once\n"
+
+
+@record
+class Asked:
+    """What the command line says about a run."""
+
+    team: Team
+    recipe: str
+    out: Path | None
+    resume: bool
+    logs: tuple[str, ...]
+    settings: tuple[str, ...]
+    as_json: bool
+
+
+def coevolve(asked: Asked) -> int:
+    """Begin a run or go on with one, to its end or to where it is interrupted; the exit code."""
+    _check(asked)
+    from coterie.learning.training import Training
+
+    with options.run_folder(asked.out, f"train {asked.team.name}") as folder:
+        training = Training.open(asked.team, folder, asked.resume)
+    try:
+        return _run(asked, training)
+    finally:
+        training.close()
+
+
+def _run(asked: Asked, training: "Training") -> int:
+    state, folder = training.coevolution, training.run.path
+    again = _again(asked, folder)
+    stands = f"goes on after round {state.rounds}" if state.rounds else "begins"
+    click.echo(f"run folder: {folder} ({stands}; curves: coterie report {_quoted(folder)})", err=True)
+    for words in _remarks(training):
+        board.warn(words)
+    finished = False
+    try:
+        finished = _advance(training, asked.logs)
+    finally:
+        if not finished:
+            click.echo(f"to go on: {again}", err=True)
+    exported = _exported(training)
+    _tell(asked, training, exported, again)
+    return 0 if finished else INTERRUPTED
+
+
+def _check(asked: Asked) -> None:
+    """Raises what can be said before a model is loaded or a folder made."""
+    if asked.resume and asked.out is None:
+        raise ConfigError("--resume goes on with a run: name its folder by --out")
+    if asked.out is not None and asked.out.exists() and not asked.out.is_dir():
+        raise ConfigError(f"{asked.out}: is no folder: a run is kept in one")
+    sinks.check(asked.logs)
+
+
+def _remarks(training: "Training") -> list[str]:
+    """What is odd about the settings, said once, before the first round."""
+    settings = training.coevolution.settings
+    margin = settings.routing.margin_warning(len(training.coevolution.names), settings.allocation.tau)
+    return [*([margin] if margin else []), *settings.loss.remarks()]
+
+
+def _advance(training: "Training", logs: Sequence[str]) -> bool:
+    """Rounds until the end or a signal; True at the end."""
+    state, run = training.coevolution, training.run
+    start = board.Budget(
+        queries=state.allocator.routed,
+        updates=state.updates,
+        tokens=state.spent["tokens"],
+        most_queries=state.settings.queries,
+        most_updates=state.settings.updates,
+    )
+    name = sinks.identity(run.path) if logs else ""
+    about = sinks.About(folder=run.path, id=name, config=run.config, rounds=state.rounds)
+    with (
+        sinks.opened(logs, about, board.warn) as log,
+        board.watching(board.Board(state.names, start)) as see,
+        Stop() as stop,
+    ):
+
+        def watch(row: Any) -> bool:
+            log.write(row)
+            see(row)
+            return not stop.asked
+
+        return training.advance(watch)
+
+
+class Stop:
+    """While it is open, the first SIGINT or SIGTERM asks for an end after the round, the next one ends at once."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            self.before = {one: signal.signal(one, self._hear) for one in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one, before in self.before.items():
+            signal.signal(one, before)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        with suppress(OSError):
+            os.write(2, STOPPING)  # not through a stream: what the signal interrupts may be writing to it
+
+
+def _again(asked: Asked, folder: Path) -> str:
+    """The exact command that goes on with the run."""
+    settings = [part for setting in asked.settings for part in ("--set", setting)]
+    logs = [part for name in asked.logs for part in ("--log", name)]
+    return shlex.join(["coterie", "train", asked.recipe, "--out", str(folder), "--resume", *settings, *logs])
+
+
+def _exported(training: "Training") -> Path | None:
+    """The recipe of what came of it, or None where the trained router is no router of a team."""
+    metric = training.coevolution.settings.routing.metric
+    if metric != "familiarity":
+        board.warn(f"no team is written: learner.routing.metric {metric} gives no router that a recipe can use")
+        return None
+    return training.export()
+
+
+def _tell(asked: Asked, training: "Training", exported: Path | None, again: str) -> None:
+    state = training.coevolution
+    counts = {name: state.engines[name].counts(name)[0] for name in state.names}
+    facts = {
+        "folder": str(training.run.path),
+        "finished": state.finished,
+        "rounds": state.rounds,
+        "queries": state.allocator.routed,
+        "updates": state.updates,
+        "agents": counts,
+        **state.spent,
+        "errors": state.errors,
+        "team": None if exported is None else str(exported),
+        "resume": None if state.finished else again,
+    }
+    if asked.as_json:
+        options.print_json(facts)
+        return
+    updates = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    click.echo(
+        f"{'finished' if state.finished else 'stopped'} after round {state.rounds:,}: {state.allocator.routed:,}"
+        f" queries, {state.updates:,} updates ({updates}), {state.spent['tokens']:,} tokens"
+    )
+    if exported is not None:
+        click.echo(f"team: {exported}")
+        test = next((part for name in state.settings.tasks if (part := test_part(name))), "TASK")
+        measure = ["coterie", "eval", asked.recipe, str(exported), "--task", test]
+        click.echo(f"measure it against what it was: {shlex.join(measure)}", err=True)
+        click.echo(f"ask it: {shlex.join(['coterie', 'ask', '-r', str(exported)])} '...'", err=True)
+
+
+def test_part(task: str) -> str:
+    """The name of the part that goes with a training part; empty for other names."""
+    target, sign, parameters = task.partition("?")
+    return f"{target.removesuffix('/train')}/test{sign}{parameters}" if target.endswith("/train") else ""
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

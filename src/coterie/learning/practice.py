@@ -1,0 +1,230 @@
+"""One agent practises on a few queries: sample groups, grade them, one or several updates. Routes nothing."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from coterie.errors import ConfigError
+from coterie.learning.engine import Group, Verbs
+from coterie.learning.learner import Step
+from coterie.learning.losses import advantages, telling
+from coterie.learning.rewards import Graded, Rewards, Said, grade
+from coterie.learning.sampler import Ask, Sample
+from coterie.rollout import read_by, with_instruction
+from coterie.tasks.catalog import reader_of
+from coterie.types import Agent, Query, Size, draw, record, spec
+
+
+@spec
+class Practice:
+    """How an agent practises (CERA-MoA Algorithm 1 and Table 5).
+
+    `group` completions a query. `updates` optimiser steps on each batch (mu; the paper's settings amount to 1,
+    docs/methods.md C2). `filter_groups` drops groups whose verifier scores are all equal before the update
+    (DAPO; the paper does not, C4) and samples up to `refill` further queries of the agent's buffer in their place.
+    `errors`: more than this share of verdicts missing in a batch ends the run.
+    """
+
+    group: Size = 8
+    updates: Size = 1
+    filter_groups: bool = False
+    refill: int = 0
+    errors: float = 0.5
+
+
+@record
+class Practised:
+    """What came of it. `rewards` is a query's mean reward, NaN where no completion had a verdict.
+
+    `cut` prompts were longer than allowed and lost their beginning.
+    """
+
+    rewards: tuple[float, ...]
+    solved: float
+    silent: float
+    errors: int
+    completions: int
+    tokens: int
+    prompt_tokens: int
+    entropy: float
+    truncated: float
+    cut: int
+    steps: tuple[Step, ...]
+    reasons: tuple[str, ...] = ()
+
+
+class Clock:
+    """Seconds by phase: how long sampling, verifying and learning took."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time inside as `name`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - began
+
+
+@record
+class Rollouts:
+    """A group of one query: what the agent was asked, what it said, how that was graded."""
+
+    query: Query
+    prompt: tuple[int, ...]
+    samples: tuple[Sample, ...]
+    graded: Graded
+    cut: bool = False
+
+
+def roll_out(
+    engine: Verbs,
+    agent: Agent,
+    queries: Sequence[Query],
+    seeds: Sequence[int],
+    settings: tuple[int, Rewards],
+    clock: Clock,
+) -> list[Rollouts]:
+    """`settings[0]` completions of each query by the agent as it is now, graded.
+
+    Sample k of a query draws from its seed and k alone, whoever shares the batch.
+    Raises: ConfigError where the agent's completions fill the whole context.
+    """
+    group, rewards = settings
+    asks: list[Ask] = []
+    cut = []
+    for query, seed in zip(queries, seeds, strict=True):
+        asked = read_by(agent, reader_of(query))
+        limit = prompt_limit(asked, engine.context)
+        prompt = tuple(engine.prompt_ids(with_instruction(agent, query.messages), limit + 1))
+        cut.append(len(prompt) > limit)
+        asks += [
+            Ask(prompt=prompt[-limit:], adapter=None, sampling=asked.sampling, seed=draw(seed, "sample", k))
+            for k in range(group)
+        ]
+    with clock.phase("sample"):
+        samples = engine.sample(agent.name, asks)
+    parts = [tuple(samples[i : i + group]) for i in range(0, len(samples), group)]
+    with clock.phase("verify"):
+        items = [
+            Said(
+                query=query,
+                texts=[s.text for s in part],
+                lengths=[len(s.ids) for s in part],
+                limit=ask.sampling.max_tokens,
+            )
+            for query, part, ask in zip(queries, parts, asks[::group], strict=True)
+        ]
+        graded = grade(items, rewards)
+    return [
+        Rollouts(query=query, prompt=asks[i * group].prompt, samples=part, graded=verdict, cut=cut[i])
+        for i, (query, part, verdict) in enumerate(zip(queries, parts, graded, strict=True))
+    ]
+
+
+def prompt_limit(agent: Agent, context: int) -> int:
+    """How many tokens a prompt may have, so that a whole completion fits behind it.
+
+    Raises: ConfigError where completions leave no room for one.
+    """
+    left = context - agent.sampling.max_tokens
+    if left < 1:
+        raise ConfigError(
+            f"agent {agent.name}: sampling.max_tokens {agent.sampling.max_tokens} fills the context of {context}"
+        )
+    return min(agent.sampling.max_prompt_tokens or left, left)
+
+
+def learn(engine: Verbs, agent: Agent, found: Sequence[Rollouts], updates: int, clock: Clock) -> tuple[Step, ...]:
+    """`updates` optimiser steps of the agent on its rollouts."""
+    heat = agent.sampling.temperature
+    groups = groups_of(found, engine.loss.scale_by_std)
+    steps = []
+    with clock.phase("learn"):
+        if updates > 1:
+            # From the second update on the policy is no longer the one that sampled.
+            old = engine.log_probs(agent.name, groups, heat)
+            groups = [with_old(group, values) for group, values in zip(groups, old, strict=True)]
+        for _ in range(updates):
+            engine.forward_backward(agent.name, groups, heat)
+            steps.append(engine.optim_step(agent.name))
+    return tuple(steps)
+
+
+def groups_of(found: Sequence[Rollouts], scale_by_std: bool) -> list[Group]:
+    """Rollouts with their advantages within each group (Eq. 20)."""
+    import torch
+
+    gains = advantages(torch.from_numpy(np.stack([one.graded.shaped for one in found])), scale_by_std).numpy()
+    return [
+        Group(
+            prompt=one.prompt,
+            completions=tuple(s.ids for s in one.samples),
+            advantages=gain,
+            truncated=tuple(s.finish == "length" for s in one.samples),
+        )
+        for one, gain in zip(found, gains, strict=True)
+    ]
+
+
+def with_old(group: Group, old: tuple[np.ndarray, ...]) -> Group:
+    """The group with the log-probabilities of the policy that sampled it."""
+    return Group(
+        prompt=group.prompt,
+        completions=group.completions,
+        advantages=group.advantages,
+        truncated=group.truncated,
+        old=old,
+    )
+
+
+def telling_ones(found: Sequence[Rollouts]) -> list[Rollouts]:
+    """Those whose verifier scores differ: the only ones that a filtered batch learns from."""
+    import torch
+
+    kept = telling(torch.from_numpy(np.stack([one.graded.raw for one in found])))
+    return [one for one, keep in zip(found, kept.tolist(), strict=True) if keep]
+
+
+def practised(found: Sequence[Rollouts], steps: tuple[Step, ...]) -> Practised:
+    """The figures of one practice."""
+    samples = [s for one in found for s in one.samples]
+    verdicts = [float(np.nanmean(one.graded.solved)) for one in found if one.graded.errors < len(one.samples)]
+    return Practised(
+        rewards=tuple(one.graded.mean for one in found),
+        solved=float(np.mean(verdicts)) if verdicts else float("nan"),
+        silent=1 - len(telling_ones(found)) / len(found),
+        errors=sum(one.graded.errors for one in found),
+        completions=len(samples),
+        tokens=sum(len(s.ids) for s in samples),
+        prompt_tokens=sum(len(one.prompt) for one in found),
+        entropy=float(np.mean([s.entropy for s in samples])),
+        truncated=float(np.mean([s.finish == "length" for s in samples])),
+        cut=sum(one.cut for one in found),
+        steps=steps,
+        reasons=tuple(reason for one in found for reason in one.graded.reasons)[:3],
+    )
+
+
+def figures(done: Practised) -> Mapping[str, float]:
+    """A practice as one flat row of numbers."""
+    last = done.steps[-1] if done.steps else None
+    row = {
+        "reward": float(np.nanmean(done.rewards)) if not np.isnan(done.rewards).all() else float("nan"),
+        "solved": done.solved,
+        "zero_variance": done.silent,
+        "errors": done.errors,
+        "tokens": done.tokens,
+        "entropy": done.entropy,
+        "truncated": done.truncated,
+        "cut": done.cut,
+    }
+    if last is not None:
+        row |= {"lr": last.lr, "norm": last.norm, **last.metrics}
+    return row

@@ -1,0 +1,247 @@
+"""A training run in a folder: opens a recipe's pool for learning, advances it, keeps record and checkpoints.
+
+run.json                the resolved configuration; a run under another one is not gone on with
+metrics.jsonl           one row a round; `seconds` is the only part that differs between two equal runs
+checkpoints/            the newest states (`checkpoint`)
+team/                   what came of it: agents as PEFT folders, the router's weights, a recipe that fills in both
+"""
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coterie import __version__
+from coterie.config import build
+from coterie.errors import ConfigError, DataError
+from coterie.learning.checkpoint import newest, rounds, save
+from coterie.learning.coevolve import Coevolution, Coevolve, Diverged, prepared
+from coterie.learning.engines import close, engines_of
+from coterie.learning.practice import prompt_limit
+from coterie.learning.remote import WorkerLost
+from coterie.pool import read_agent, write_agent
+from coterie.rollout import read_by
+from coterie.routers.familiarity import Familiarity
+from coterie.storage.runs import Run, append_line, read_lines, write_atomically
+from coterie.tasks.catalog import load_task, reader_of
+from coterie.team import Team
+from coterie.types import Pool, Query, draw
+
+log = logging.getLogger(__name__)
+RESTARTS = 3
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+METRICS, CHECKPOINTS, TEAM = "metrics.jsonl", "checkpoints", "team"
+Watch = Callable[[Mapping[str, Any]], bool]
+"""Sees every round's row; False asks for a stop after it."""
+
+
+@dataclass
+class Training:
+    """An opened run. Holds the folder's lock for as long as it lives."""
+
+    run: Run
+    team: Team
+    coevolution: Coevolution
+    lost: tuple[int, int] = (0, 0)
+
+    @staticmethod
+    def open(team: Team, folder: Path, resume: bool) -> "Training":
+        """A new run in an empty folder, or with `resume` the one that is there, from its newest checkpoint.
+
+        Raises: ConfigError for a recipe that cannot learn, a folder that holds a run already, or another one's.
+        """
+        settings = settings_of(team)
+        if not resume and (folder / "run.json").exists():
+            raise ConfigError(f"{folder}: holds a run already: go on with it by --resume, or choose another folder")
+        if resume and not (folder / "run.json").exists():
+            raise ConfigError(f"{folder}: holds no run to go on with")
+        queries = queries_of(settings, team)
+        run = Run.open(folder, _config(team, queries))
+        with _nothing_left(folder, when=not resume):
+            training = Training(run, team, opened(settings, team, queries))
+            training._take_up(folder)
+        return training
+
+    def advance(self, watch: Watch) -> bool:
+        """Rounds until the budget is used up or `watch` asks for a stop; True where it is used up.
+
+        Raises: Diverged, after that round is recorded and kept. What ends a round in the middle loses what was
+        learned since the last checkpoint; `open` goes on from there.
+        """
+        going = True
+        while going and not self.coevolution.finished:
+            try:
+                row = self.coevolution.round()
+            except Diverged as stop:
+                append_line(self.run.path / METRICS, stop.row)
+                self.save()
+                raise
+            except WorkerLost as lost:
+                self._begin_again(lost)
+                continue
+            append_line(self.run.path / METRICS, row)
+            if row["round"] % self.coevolution.settings.checkpoint_every == 0:
+                self.save()
+            going = watch(row)
+        self.save()
+        return self.coevolution.finished
+
+    def save(self) -> Path:
+        """A checkpoint of now."""
+        return save(self.run.path / CHECKPOINTS, self.coevolution.state(), self.coevolution.settings.keep)
+
+    def export(self) -> Path:
+        """Write what came of it as a team: PEFT folders, router weights, a recipe. Returns the recipe's path."""
+        return export(self.coevolution, self.team, self.run.path / TEAM)
+
+    def close(self) -> None:
+        """Take the agents off their bases and let go of the folder."""
+        close(self.coevolution.engines)
+        if self.run.lock is not None:
+            self.run.lock.close()
+
+    def _begin_again(self, lost: WorkerLost) -> None:
+        """New workers, from the newest checkpoint; the rounds since then are made again.
+
+        Raises: WorkerLost the RESTARTS-th time without a new checkpoint in between: it would happen for ever.
+        """
+        folder = self.run.path
+        place = max((number for number, _ in rounds(folder / CHECKPOINTS)), default=0)
+        self.lost = (place, self.lost[1] + 1 if self.lost[0] == place else 1)
+        if self.lost[1] >= RESTARTS:
+            raise lost
+        log.warning("%s: going on from round %d with new workers", lost, place)
+        before = self.coevolution
+        close(before.engines)
+        self.coevolution = opened(before.settings, self.team, tuple(before.queries.values()))
+        self._take_up(folder)
+
+    def _take_up(self, folder: Path) -> None:
+        """Go on from the newest checkpoint; rounds recorded after it will be made again."""
+        found = newest(folder / CHECKPOINTS)
+        rows = [row for row in read_lines(folder / METRICS) if found is not None and row["round"] <= found.round]
+        if found is not None:
+            if len(rows) < found.round:
+                raise DataError(f"{folder / METRICS}: has fewer rounds than the checkpoint ({found.round})")
+            self.coevolution.load(found)
+        write_atomically(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+@contextmanager
+def _nothing_left(folder: Path, when: bool) -> Iterator[None]:
+    """Where a new run cannot begin, its folder holds none: the same command, mended, is not refused."""
+    begun = False
+    try:
+        yield
+        begun = True
+    finally:
+        if when and not begun:
+            (folder / "run.json").unlink(missing_ok=True)
+            (folder / ".lock").unlink(missing_ok=True)
+
+
+def settings_of(team: Team) -> Coevolve:
+    """The recipe's `learner`. Raises: ConfigError where it has none, or another kind of learner."""
+    table = team.config.get("learner")
+    if table is None:
+        raise ConfigError(f"{team.name}: has no `learner` section: there is nothing that says how it learns")
+    learner = build("learner", table, f"{team.name}: ")
+    if not isinstance(learner, Coevolve):
+        raise ConfigError(f"{team.name}: learner {type(learner).__name__} does not train adapters")
+    if not isinstance(team.router, Familiarity):
+        raise ConfigError(
+            f"{team.name}: co-evolution trains the `familiarity` router, not {type(team.router).__name__}"
+        )
+    return settings_with(learner, team.router)
+
+
+def settings_with(learner: Coevolve, router: Familiarity) -> Coevolve:
+    """The learner with the router's own sizes, so that a recipe says them once."""
+    same = {name: getattr(router, name) for name in ("hidden", "width", "scale", "seed")}
+    return replace(learner, routing=replace(learner.routing, **same))
+
+
+def queries_of(settings: Coevolve, team: Team) -> tuple[Query, ...]:
+    """The training queries of all tasks. Raises: DataError where one cannot be graded."""
+    found: list[Query] = []
+    for name, size in settings.tasks.items():
+        found += load_task(name, limit=size, seed=team.seed, contracts=team.contracts).queries
+    if (blind := next((query.id for query in found if query.reference is None), None)) is not None:
+        raise DataError(f"query {blind}: has no reference, so that no answer to it can be rewarded")
+    return tuple(found)
+
+
+def opened(settings: Coevolve, team: Team, queries: Sequence[Query]) -> Coevolution:
+    """The pool in training from its start: fresh adapters, or those that the agents bring along.
+
+    Raises: ConfigError where an agent cannot learn as it is set up; nothing stays open then.
+    """
+    agents = [team.pool[name] for name in team.pool.names()]
+    pool = Pool({agent.name: prepared(agent) for agent in agents})
+    assert isinstance(team.router, Familiarity)
+    with ExitStack() as undo:
+        engines = engines_of(settings, agents, team.seed)
+        undo.callback(close, engines)
+        for query in {(query.task, query.contract): query for query in queries}.values():
+            for agent in agents:
+                prompt_limit(read_by(agent, reader_of(query)), engines[agent.name].context)
+        made = Coevolution(settings, pool, team.router.encoder, queries, engines, team.seed)
+        undo.pop_all()
+    return made
+
+
+def export(coevolution: Coevolution, team: Team, folder: Path) -> Path:
+    """Agents as plain PEFT folders, the router's weights for their revisions, and the recipe of both.
+
+    Agents of other roles, which have not learned, come along as they are.
+    """
+    others = sorted(set(team.pool) - set(team.pool.names()))
+    agents, folders = {}, folders_of([*coevolution.names, *others])
+    for name, place in folders.items():
+        home, agent = folder / "agents" / place, team.pool[name]
+        if name in coevolution.engines:
+            coevolution.engines[name].write(name, home / "adapter")
+            agent = replace(agent, adapter=str((home / "adapter").resolve()))
+        write_agent(home, replace(agent, folder=None))
+        agents[name] = read_agent(home)
+    router = coevolution.router.router(Pool(agents), coevolution.encoder)
+    router.save(folder / "router.safetensors")
+    table = {key: value for key, value in team.config.items() if key != "learner"}
+    own = table.get("router")
+    router_table = {
+        **(own if isinstance(own, Mapping) else {"use": "familiarity"}),
+        "weights": "router.safetensors",
+    }
+    table |= {"agents": [f"agents/{place}" for place in folders.values()], "router": router_table}
+    table["name"] = f"{team.name}, trained"  # an evaluation of both keeps them apart by name
+    path = folder / "team.yaml"
+    write_atomically(path, yaml.safe_dump(table, sort_keys=False, allow_unicode=True))
+    return path
+
+
+def folders_of(names: Sequence[str]) -> dict[str, str]:
+    """A folder's name for every agent: its own where that is plain and no other's but for case, else a digest."""
+    taken = Counter(name.casefold() for name in names)
+    return {
+        name: name if PLAIN.fullmatch(name) and taken[name.casefold()] == 1 else f"agent-{draw(0, name):016x}"
+        for name in names
+    }
+
+
+def _config(team: Team, queries: Sequence[Query]) -> dict[str, Any]:
+    """What identifies a run."""
+    digest = draw(0, *(query.id for query in queries))
+    return {
+        "coterie": __version__,
+        "task": f"co-evolution of {team.name}",
+        "recipe": json.loads(json.dumps(team.config, default=str)),
+        "agents": {name: asdict(agent) | {"folder": None} for name, agent in team.pool.items()},
+        "queries": {"count": len(queries), "digest": f"{digest:x}"},
+    }

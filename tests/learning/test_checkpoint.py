@@ -1,0 +1,133 @@
+"""Checkpoints: whole or not there, whatever kills or fills the disk meanwhile."""
+
+import json
+import math
+import os
+import resource
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from coterie.errors import ConfigError
+from coterie.learning.checkpoint import Checkpoint, newest, rounds, save
+
+FACTS = {"count": 3, "names": ["ä", "b"], "share": 0.1 + 0.2, "none": None, "deep": {"z": 1, "a": [1, 2]}}
+
+
+def state(number, size=50):
+    """Parts whose content hangs on the round, so that a mixture of two would be noticed."""
+    source = np.random.default_rng(number)
+    arrays = {"x": source.standard_normal(size), "y/z": source.standard_normal((2, 3)).astype(np.float32)}
+    odd = {"nan": np.array([math.nan, math.inf, -0.0]), "empty": np.zeros((0, 4)), "whole": np.arange(4)}
+    return Checkpoint(
+        round=number, parts={"run": (FACTS | {"round": number}, {}), "a": ({"n": number}, arrays), "b": ({}, odd)}
+    )
+
+
+def same(a, b):
+    return a.round == b.round and {n: _bits(p) for n, p in a.parts.items()} == {
+        n: _bits(p) for n, p in b.parts.items()
+    }
+
+
+def _bits(part):
+    facts, arrays = part
+    return json.dumps(facts, sort_keys=True), {
+        k: (v.dtype.str, v.shape, v.tobytes()) for k, v in sorted(arrays.items())
+    }
+
+
+def test_what_is_saved_comes_back_bit_for_bit(tmp_path):
+    save(tmp_path, state(7), keep=2)
+    assert same(newest(tmp_path), state(7))
+
+
+def test_there_is_nothing_at_first(tmp_path):
+    assert newest(tmp_path) is None
+    assert newest(tmp_path / "absent") is None
+
+
+def test_parts_whose_names_begin_alike_stay_apart(tmp_path):
+    """#8: agents may be called `a` and `a/weights`, or like a path."""
+    names = ["agent.a", "agent.a/weights", "agent.a/weights/x", "agent./", "agent.", "0", "1/"]
+    parts = {name: ({"own": name}, {"weights/x": np.full(2, i)}) for i, name in enumerate(names)}
+    save(tmp_path, Checkpoint(round=1, parts=parts), keep=1)
+    assert same(newest(tmp_path), Checkpoint(round=1, parts=parts))
+
+
+def test_the_newest_stay(tmp_path):
+    for number in (1, 2, 10, 9):
+        save(tmp_path, state(number), keep=2)
+    assert [number for number, _ in rounds(tmp_path)] == [9, 10]
+    assert newest(tmp_path).round == 10
+
+
+def test_a_kill_at_any_moment_leaves_one_to_go_on_from(tmp_path):
+    """rl.md §8.15: kill -9 at twenty moments, most of them inside a save; what is there is whole."""
+    save(tmp_path, state(1, 20000), keep=2)
+    last = 1
+    for moment in range(20):
+        child = os.fork()
+        if not child:
+            number = last
+            while True:
+                number += 1
+                save(tmp_path, state(number, 20000), keep=2)
+        while rounds(tmp_path)[-1][0] == last:
+            time.sleep(0.0005)
+        time.sleep(0.0004 * moment)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = newest(tmp_path)
+        assert found.round >= last
+        assert same(found, state(found.round, 20000))
+        last = found.round
+    assert last > 20
+    save(tmp_path, state(last + 1), keep=2)
+    assert len(list(tmp_path.iterdir())) == 2, "drafts of killed processes are swept up"
+
+
+def test_a_full_disk_leaves_the_older_one(tmp_path):
+    """A quota of 64 KiB a file: one line that says so, nothing half written, and it works again with space."""
+    save(tmp_path, state(1), keep=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"round-00000002.safetensors: cannot be written") as caught:
+            save(tmp_path, state(2, 100_000), keep=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["round-00000001.safetensors"]
+    assert same(newest(tmp_path), state(1))
+    save(tmp_path, state(2, 100_000), keep=2)
+    assert newest(tmp_path).round == 2
+
+
+def test_a_damaged_newest_one_is_named_and_the_one_before_is_whole(tmp_path):
+    save(tmp_path, state(1), keep=3)
+    path = save(tmp_path, state(2), keep=3)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ConfigError, match="round-00000002"):
+        newest(tmp_path)
+    path.unlink()
+    assert same(newest(tmp_path), state(1))
+
+
+@pytest.mark.parametrize("notes", [{}, {"format": 0, "parts": []}, {"format": 1, "parts": {}}])
+def test_a_file_of_something_else_is_refused(tmp_path, notes):
+    from coterie.storage.tensors import save_tensors
+
+    save_tensors(tmp_path / "round-00000003.safetensors", {"x": np.zeros(1)}, notes)
+    with pytest.raises(ConfigError, match="is no checkpoint of this version"):
+        newest(tmp_path)
+
+
+def test_other_files_are_left_alone(tmp_path):
+    for name in ("notes.txt", "round-1.safetensors", "round-00000001.safetensors.bak"):
+        (tmp_path / name).write_text("mine")
+    for number in range(3):
+        save(tmp_path, state(number), keep=1)
+    assert len(list(tmp_path.iterdir())) == 4

@@ -1,0 +1,502 @@
+"""Runs in folders: exact resume, what every fault leaves behind, export."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_adapters import NAMES
+from tiny_team import LORA, digest, engine, ids_of, recipe, save_base, shaken, team
+
+from coterie.backends.base_model import base_model
+from coterie.errors import ConfigError, DataError
+from coterie.learning import checkpoint as checkpoint_module
+from coterie.learning import coevolve
+from coterie.learning import training as training_module
+from coterie.learning.checkpoint import newest, rounds
+from coterie.learning.coevolve import Diverged
+from coterie.learning.training import METRICS, Training, folders_of
+from coterie.team import Team
+from coterie.types import Pool
+
+ROUNDS = 6
+LONG = {"names": ("ann", "cyd"), "queries": 18, "practice": {"updates": 2, "group": 3}, "loss": {"beta": 0.0}}
+
+
+def always(row):
+    return True
+
+
+def started(folder, tiny, *args, resume=False, **options):
+    return Training.open(team(folder, tiny, *args, **options), folder / "run", resume)
+
+
+def finish(training, watch=always):
+    try:
+        return training.advance(watch)
+    finally:
+        training.close()
+
+
+def rows(folder):
+    lines = (folder / "run" / METRICS).read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def last(folder):
+    """The bytes of the newest checkpoint."""
+    return rounds(folder / "run" / "checkpoints")[-1][1].read_bytes()
+
+
+def cut_back(source, target, number):
+    """A copy of a run as a kill after round `number` leaves it: its later rounds are still in the record."""
+    shutil.copytree(source, target)
+    for found, path in rounds(target / "run" / "checkpoints"):
+        if found > number:
+            path.unlink()
+
+
+@pytest.fixture(scope="module")
+def straight(tiny, tmp_path_factory):
+    """A run of six rounds with two updates a batch that nothing interrupts, every checkpoint kept."""
+    folder = tmp_path_factory.mktemp("straight") / "it"
+    assert finish(started(folder, tiny, **LONG))
+    assert len(rows(folder)) == ROUNDS
+    return folder
+
+
+# --- exact resume -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(ROUNDS + 1))
+def test_resumed_after_any_round_is_straight_bit_for_bit(straight, tiny, tmp_path, number):
+    """rl.md §8.14; #21, #33 to #37: adapters, moments, heads, buffers, ledger, record, in every epoch."""
+    folder = tmp_path / "it"
+    cut_back(straight, folder, number)
+    training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+    assert training.coevolution.rounds == number
+    assert finish(training)
+    assert last(folder) == last(straight)
+    assert rows(folder) == rows(straight)
+    assert (folder / "run" / METRICS).read_text().count("\n") == ROUNDS
+
+
+def _without_moments(one, cold):
+    for name in one.names:
+        facts, arrays = one.engines[name].state(name)
+        one.engines[name].load(name, facts | {"steps": {}}, arrays)
+
+
+def _fresh_adapters(one, cold):
+    for name in one.names:
+        facts, arrays = one.engines[name].state(name)
+        one.engines[name].load(name, facts, arrays | cold.engines[name].state(name)[1])
+
+
+def _router_without_moments(one, cold):
+    about, arrays = one.router.state()
+    one.router.load(about, {k: v for k, v in arrays.items() if k.partition(".")[0] in ("head", "shared")})
+
+
+def _empty_buffers(one, cold):
+    routed = one.allocator.routed
+    one.allocator.load(*cold.allocator.state())
+    one.allocator.routed = routed
+
+
+LOSSES = {
+    "moments": _without_moments,
+    "adapters": _fresh_adapters,
+    "heads": lambda one, cold: one.router.load(*cold.router.state()),
+    "the router's moments": _router_without_moments,
+    "buffers": _empty_buffers,
+    "ledger": lambda one, cold: one.ledger.load(*cold.ledger.state()),
+    "cursor": lambda one, cold: setattr(one.cursor, "position", 0),
+}
+
+
+@pytest.mark.parametrize("part", LOSSES)
+def test_every_part_of_a_checkpoint_matters(straight, tiny, tmp_path, part):
+    """#21: resumed without one of them is another run, so that the test above tells the two apart."""
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 4)
+    training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+    cold = started(tmp_path / "cold", tiny, **LONG)
+    LOSSES[part](training.coevolution, cold.coevolution)
+    cold.close()
+    finish(training)
+    assert last(folder) != last(straight)
+
+
+def test_the_straight_run_has_something_to_carry_over(straight):
+    """Buffers and open tickets lie in its checkpoints, its queries come round a second time, agents differ."""
+    depths, opened, routed = [], [], []
+    for _, path in rounds(straight / "run" / "checkpoints"):
+        parts = newest_of(path).parts
+        depths += [len(desk["buffer"]) for desk in parts["allocation"][0]["desks"].values()]
+        opened.append(len(parts["ledger"][0]["tickets"]))
+        routed.append(parts["run"][0]["cursor"])
+    assert any(depths)
+    assert any(opened)
+    assert routed[-1] > 2 * len(ids_of())
+    final = newest(straight / "run" / "checkpoints").parts
+    assert final["agent.ann"][0]["updates"] > 3
+    assert final["agent.ann"][0] != final["agent.cyd"][0] or not np.array_equal(*(
+        next(v for k, v in sorted(final[f"agent.{name}"][1].items())) for name in ("ann", "cyd")
+    ))  # fmt: skip
+
+
+def newest_of(path):
+    _, about = checkpoint_module.load_tensors(path)
+    return checkpoint_module.Checkpoint(round=about["round"], parts={name: (f, {}) for name, f in about["parts"]})
+
+
+def test_a_stop_after_a_round_is_a_place_to_go_on_from(straight, tiny, tmp_path):
+    """What Ctrl-C does: the round is finished and kept, although no checkpoint was due."""
+    folder = tmp_path / "it"
+    given = LONG | {"checkpoint_every": 100}
+    assert not finish(started(folder, tiny, **given), lambda row: row["round"] < 2)
+    assert newest(folder / "run" / "checkpoints").round == 2
+    assert finish(started(folder, tiny, resume=True, **given))
+    assert rows(folder) == rows(straight)
+    assert last(folder) == last(straight)
+
+
+def test_a_finished_run_goes_on_to_nothing(straight, tiny, tmp_path):
+    folder = tmp_path / "it"
+    shutil.copytree(straight, folder)
+    before = last(folder)
+    assert finish(Training.open(team(folder, tiny, **LONG), folder / "run", resume=True))
+    assert last(folder) == before
+    assert rows(folder) == rows(straight)
+
+
+SCRIPT = """
+import sys
+from coterie.team import Team
+from coterie.learning.training import Training
+training = Training.open(Team.load(sys.argv[1]), __import__("pathlib").Path(sys.argv[2]), False)
+training.advance(lambda row: True)
+"""
+
+
+def test_kill_nine_in_the_middle_of_a_run(straight, tiny, tmp_path):
+    """rl.md §8.15: a real process, killed while it works; resumed here it ends as if nothing had been."""
+    folder = tmp_path / "it"
+    team(folder, tiny, **LONG)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder / "recipe.yaml"), str(folder / "run")],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    record = folder / "run" / METRICS
+    while child.poll() is None and not (record.exists() and record.read_text().count("\n") >= 2):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+    assert 1 <= training.coevolution.rounds < ROUNDS
+    assert finish(training)
+    assert rows(folder) == rows(straight)
+    assert last(folder) == last(straight)
+
+
+# --- folders ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_holds_one_run(straight, tiny, tmp_path):
+    made = team(tmp_path / "it", tiny, **LONG)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        Training.open(made, straight / "run", resume=False)
+    with pytest.raises(ConfigError, match="holds no run to go on with"):
+        Training.open(made, tmp_path / "elsewhere", resume=True)
+
+
+@pytest.mark.parametrize("key", ["optimiser", "batch", "seed", "sampling"])
+def test_another_recipe_does_not_go_on_with_it(straight, tiny, tmp_path, key):
+    folder = tmp_path / "it"
+    shutil.copytree(straight, folder)
+    options = {"optimiser": {"lr": 1e-4}, "batch": 2, "sampling": {"temperature": 0.9}}
+    if key == "seed":
+        made = team(folder, tiny, **LONG)
+        made.config = {**made.config, "seed": 4}
+    else:
+        made = team(folder, tiny, **(LONG | {key: options[key]}))
+    with pytest.raises(ConfigError, match="another configuration"):
+        Training.open(made, folder / "run", resume=True)
+    assert rows(folder) == rows(straight)
+
+
+def test_a_record_that_is_shorter_than_the_checkpoint_is_told(straight, tiny, tmp_path):
+    folder = tmp_path / "it"
+    shutil.copytree(straight, folder)
+    record = folder / "run" / METRICS
+    record.write_text("".join(record.read_text().splitlines(keepends=True)[:3]))
+    with pytest.raises(DataError, match="fewer rounds than the checkpoint"):
+        Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+
+
+def test_a_torn_last_line_of_the_record_is_no_line(straight, tiny, tmp_path):
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 5)
+    record = folder / "run" / METRICS
+    lines = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(lines[:5]) + lines[5][:40])
+    assert finish(Training.open(team(folder, tiny, **LONG), folder / "run", resume=True))
+    assert rows(folder) == rows(straight)
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_while_saving(straight, tiny, tmp_path):
+    """Shows 7: one clear line, the older checkpoint is whole; with space the run goes on as if nothing had been."""
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 5)
+    training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"round-00000006.safetensors: cannot be written") as caught:
+            training.advance(always)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        training.close()
+    assert "\n" not in str(caught.value)
+    assert newest(folder / "run" / "checkpoints").round == 5
+    assert finish(Training.open(team(folder, tiny, **LONG), folder / "run", resume=True))
+    assert rows(folder) == rows(straight)
+    assert last(folder) == last(straight)
+
+
+def test_a_full_disk_while_recording(straight, tiny, tmp_path, monkeypatch):
+    """Half a line is written; the round counts as not made."""
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 5)
+    training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+
+    def full(path, row):
+        with open(path, "a") as file:
+            file.write(json.dumps(row)[:50])
+        raise ConfigError(f"{path}: cannot be written (no space left)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_module, "append_line", full)
+        with pytest.raises(ConfigError, match="no space left"):
+            training.advance(always)
+    training.close()
+    assert finish(Training.open(team(folder, tiny, **LONG), folder / "run", resume=True))
+    assert rows(folder) == rows(straight)
+    assert last(folder) == last(straight)
+
+
+def test_a_crash_in_the_middle_of_a_round(straight, tiny, tmp_path, monkeypatch, base):
+    """#11: whatever was half done is not kept, and the base is as it was."""
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 4)
+    training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+    bits, calls, original = digest(base), [], coevolve.learn
+
+    def broken(*given):
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coevolve, "learn", broken)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            training.advance(always)
+    training.close()
+    assert digest(base) == bits
+    assert finish(Training.open(team(folder, tiny, **LONG), folder / "run", resume=True))
+    assert rows(folder) == rows(straight)
+    assert last(folder) == last(straight)
+
+
+def test_a_run_that_diverges_keeps_its_last_round(tiny, tmp_path, monkeypatch):
+    """Shows 7: the record shows why, and the state is there to go on from."""
+    folder = tmp_path / "it"
+    training = started(folder, tiny, checkpoint_every=100, patience=3)
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.learning.learner.Learner._scale", lambda *given: float("nan"))
+        with pytest.raises(Diverged, match=r"agent \w+: loss or gradient was no number"):
+            training.advance(always)
+    done = training.coevolution.rounds
+    training.close()
+    assert len(rows(folder)) == newest(folder / "run" / "checkpoints").round == done
+    assert max(agent["skipped"] for agent in rows(folder)[-1]["agents"].values()) >= 3
+    assert rows(folder)[-1]["updates"] == 0
+    resumed = started(folder, tiny, resume=True, checkpoint_every=100, patience=3)
+    assert finish(resumed)
+    assert rows(folder)[-1]["updates"] > 0
+
+
+def test_an_agent_that_left_stays_gone_after_a_resume(tiny, tmp_path):
+    folder = tmp_path / "it"
+    training = started(folder, tiny)
+    training.advance(lambda row: row["round"] < 2)
+    training.coevolution.without("bob")
+    training.save()
+    training.close()
+    resumed = started(folder, tiny, resume=True)
+    assert resumed.coevolution.names == ["ann", "cyd"]
+    assert resumed.advance(always)
+    path = resumed.export()
+    resumed.close()
+    assert Team.load(path).pool.names() == ["ann", "cyd"]
+    assert set(rows(folder)[-1]["agents"]) == {"ann", "cyd"}
+
+
+# --- export -------------------------------------------------------------------------------------------
+
+
+def logits(base, folder, tokens):
+    key = base.adapters.load(Path(folder))
+    with torch.no_grad(), base.adapters.rows([key]):
+        found = base.model(input_ids=tokens).logits
+    base.adapters.drop(key)
+    return found
+
+
+def test_what_comes_out_is_a_team_that_answers_as_it_learned(straight, tiny, tmp_path, base):
+    """#20: adapters, router and recipe; nothing in them says where they were made, so that they can be moved."""
+    folder = tmp_path / "it"
+    shutil.copytree(straight, folder)
+    training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+    bits = digest(base)
+    training.export()
+    assert digest(base) == bits
+    tokens = torch.arange(12)[None]
+    expected = {}
+    for name in ("ann", "cyd"):
+        made = training.coevolution.engines[name]
+        with torch.no_grad(), made._over(made._live(name)):
+            expected[name] = base.model(input_ids=tokens).logits
+    scores = training.coevolution.router.familiarity(
+        training.coevolution._features(list(training.coevolution.queries))
+    )
+    queries = list(training.coevolution.queries.values())
+    training.close()
+    moved = tmp_path / "moved"
+    shutil.move(folder / "run" / "team", moved)
+    found = Team.load(moved / "team.yaml")
+    assert found.pool.names() == ["ann", "cyd"]
+    for name, agent in found.pool.items():
+        assert torch.equal(logits(base, agent.adapter, tokens), expected[name])
+        assert str(tmp_path) not in (moved / "agents" / name / "agent.yaml").read_text()
+    assert np.allclose(found.router.predict(queries, found.pool), scores, atol=1e-6)
+    assert "learner" not in found.config
+
+
+def test_forty_awkward_names_come_out_in_folders_of_their_own(tiny, tmp_path):
+    """#8: names of modules, of paths, of patterns; case alone does not tell folders apart everywhere."""
+    names = [*NAMES[:-1], "MLP"]
+    places = folders_of(names)
+    assert len({place.casefold() for place in places.values()}) == len(names)
+    assert all("/" not in place and not set(place) & set("*?[]\\:") for place in places.values())
+    assert places["self_attn"] == "self_attn"
+    assert places["mlp"] != "mlp"
+    training = started(tmp_path / "it", tiny, names=names, queries=3, batch=3)
+    for number, name in enumerate(names):
+        shaken(training.coevolution.engines[name], name, seed=number)
+    training.save()
+    path = training.export()
+    weights = {n: training.coevolution.engines[n].learners[n].weights for n in names}
+    found = Team.load(path)
+    assert sorted(found.pool) == sorted(names)
+    resumed = started(tmp_path / "it", tiny, resume=True, names=names, queries=3, batch=3)
+    for name in names:
+        kept = resumed.coevolution.engines[name].learners[name].weights
+        assert len(kept) == 20
+        assert all(torch.equal(kept[key], weights[name][key]) for key in kept)
+        stored = Path(found.pool[name].adapter) / "adapter_model.safetensors"
+        assert stored.stat().st_size > 4 * sum(t.numel() for t in kept.values())
+    training.close()
+    resumed.close()
+
+
+def test_agents_of_other_roles_come_along(tiny, tmp_path):
+    """They do not learn, and the team would not work without them."""
+    made = team(tmp_path / "it", tiny)
+    judge = replace(made.pool["ann"], name="judge", role="aggregator", instruction="Pick one.")
+    made.pool = Pool({**made.pool.agents, "judge": judge})
+    training = Training.open(made, tmp_path / "it" / "run", resume=False)
+    assert training.coevolution.names == ["ann", "bob", "cyd"]
+    found = Team.load(training.export())
+    training.close()
+    assert found.pool["judge"].role == "aggregator"
+    assert found.pool["judge"].adapter is None
+    assert found.pool["judge"].instruction == "Pick one."
+
+
+def test_what_came_out_goes_on_learning_against_its_own_start(tiny, tmp_path, base):
+    """#10: agents that bring an adapter along begin with it, and their reference may be it."""
+    source = engine(base, "ann")
+    shaken(source, "ann", size=0.1)
+    source.write("ann", tmp_path / "start")
+    source.close()
+    made = team(tmp_path / "it", tiny, names=("ann", "bob"), reference="initial", loss={"beta": 0.1})
+    made.pool = Pool({**made.pool.agents, "ann": replace(made.pool["ann"], adapter=str(tmp_path / "start"))})
+    training = Training.open(made, tmp_path / "it" / "run", resume=False)
+    row = training.coevolution.round()
+    training.close()
+    assert row["agents"]["ann"]["updates"] == 1
+    assert row["agents"]["ann"]["kl_mean"] == 0.0
+    assert training.coevolution.pool["ann"].adapter is None
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"lora": {"dropout": 0.05}}, "dropout"),
+        ({"lora": {"targets": ["lm_head"]}}, "head cannot be adapted"),
+        ({"lora": {"targets": ["c_attn"]}}, "no linear layer 'c_attn'"),
+        ({"loss": {"ratio": None}}, "ratio"),
+        ({"loss": {"aggregation": "sum"}}, "aggregation"),
+        ({"allocation": {"micro_batch": 9, "capacity": 8}}, "capacity"),
+        ({"curriculum": "easy first"}, "curriculum"),
+        ({"practice": {"group": 0}}, "group"),
+    ],
+)
+def test_recipes_that_cannot_learn_are_refused_in_one_line(tiny, tmp_path, change, complaint):
+    """#39, #51, #52: no setting is ignored; the folder is left free for the mended recipe."""
+    folder = tmp_path / "it"
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        started(folder, tiny, **change)
+    assert "\n" not in str(caught.value)
+    started(folder, tiny).close()
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"top_k": 1}])
+def test_sampling_that_cannot_learn_is_refused_before_the_first_round(tiny, tmp_path, sampling):
+    folder = tmp_path / "it"
+    with pytest.raises(ConfigError, match="agent ann: "):
+        started(folder, tiny, sampling=sampling)
+    started(folder, tiny).close()
+
+
+def test_completions_that_leave_no_room_for_a_prompt_are_refused_before_the_first_round(tmp_path):
+    """Nothing stays on the base, and the folder is free for the mended recipe."""
+    small = save_base(tmp_path / "small", max_position_embeddings=32)
+    held = base_model(small)
+    with pytest.raises(ConfigError, match=r"agent ann: sampling.max_tokens 32 fills the context of 32"):
+        started(tmp_path / "it", small, sampling={"max_tokens": 32})
+    assert not held.adapters.loaded()
+    started(tmp_path / "it", small).close()
+
+
+def test_the_tables_of_the_tests_are_recipes(tiny, tmp_path):
+    assert recipe(tmp_path, tiny)["learner"]["lora"]["rank"] == LORA.rank

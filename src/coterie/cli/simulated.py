@@ -82,7 +82,7 @@ def sheet_of(runs: Runs) -> Sheet:
 
 def _tables(runs: Runs) -> list[Card]:
     said = "".join(map(_said, signs(runs)))
-    note = "Each rule was fixed before it was run; what differs is left as it is."
+    note = "A rule stands with its statement; the settings are not tuned to it, and what differs is left as it is."
     return [
         Card(title="Variants", markup=scrolling(plain_table(TITLES, rows(runs), HINTS)), note="Means over seeds."),
         Card(title="The paper's statements", markup=said if len(runs) > 1 else "", note=note),

@@ -1,4 +1,4 @@
-"""Two models behind HTTP, 200 questions of one's own, three commands: a routed team and a report (users.md W1)."""
+"""Two models behind HTTP, 200 questions of one's own, three commands: a routed team and a report."""
 
 import json
 import re

@@ -145,7 +145,10 @@ def test_a_record_that_is_being_written_is_read_up_to_its_last_whole_round(tmp_p
     assert [one["round"] for one in rows_of(folder)] == [1]
 
 
-@pytest.mark.parametrize("lines", [[], [{"round": 1}], [{**row(1), "agents": None}]])
+STRANGE = [{"agents": None}, {"agents": {"ann": 3}}, {"reward": "x"}, {"agents": {"ann": {"reward": "x"}}}]
+
+
+@pytest.mark.parametrize("lines", [[], [{"round": 1}], *([{**row(1), **parts}] for parts in STRANGE)])
 def test_a_run_without_rounds_and_a_foreign_record_are_named(tmp_path, lines):
     with pytest.raises(DataError, match="run"):
         rows_of(write(tmp_path / "run", lines))

@@ -173,6 +173,20 @@ def test_overdue_queries_are_taken_first_and_none_is_dropped():
     assert taken == ["q0", "q1", "q2", "q8", "q7", "q6", "q5", "q4", "q3"]
 
 
+def test_overdue_queries_stay_in_order_over_several_batches_and_pushes():
+    """Rounds 0 to 9, older than 4 are overdue: two batches of them, then one arrives, then the rest."""
+    found = filled(10, micro_batch=2, drain=False, max_age=4, capacity=11)
+    taken = [ticket.query for _ in range(2) for batch in found.ready("a") for ticket in batch]
+    assert taken == ["q0", "q1", "q2", "q3"]
+    found.allocate("q10", {"a": 1.0}, 9)
+    assert [ticket.query for ticket in found.take("a", 3)] == ["q4", "q10", "q9"]
+
+
+def test_more_agents_than_there_are_cannot_be_asked_for():
+    with pytest.raises(ConfigError, match="top_k"):
+        allocator("ab", top_k=3)
+
+
 def test_a_capacity_below_a_micro_batch_is_refused():
     with pytest.raises(ConfigError, match="capacity"):
         allocator(micro_batch=16, capacity=8)

@@ -65,7 +65,7 @@ def test_the_newest_stay(tmp_path):
 
 
 def test_a_kill_at_any_moment_leaves_one_to_go_on_from(tmp_path):
-    """rl.md §8.15: kill -9 at twenty moments, most of them inside a save; what is there is whole."""
+    """kill -9 at twenty moments, most of them inside a save; what is there is whole."""
     save(tmp_path, state(1, 20000), keep=2)
     last = 1
     for moment in range(20):
@@ -110,10 +110,18 @@ def test_a_damaged_newest_one_is_named_and_the_one_before_is_whole(tmp_path):
     save(tmp_path, state(1), keep=3)
     path = save(tmp_path, state(2), keep=3)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ConfigError, match="round-00000002"):
+    with pytest.raises(ConfigError, match=r"round-00000002.*remove it to go on from round 1"):
         newest(tmp_path)
     path.unlink()
     assert same(newest(tmp_path), state(1))
+
+
+def test_one_under_another_name_is_refused(tmp_path):
+    """Taken for the newest it would make the true newest ones go."""
+    save(tmp_path, state(1), keep=3)
+    save(tmp_path, state(2), keep=3).rename(tmp_path / "round-00000009.safetensors")
+    with pytest.raises(ConfigError, match="not of the round in its name"):
+        newest(tmp_path)
 
 
 @pytest.mark.parametrize("notes", [{}, {"format": 0, "parts": []}, {"format": 1, "parts": {}}])

@@ -1,4 +1,6 @@
-"""Laws of agents that learn over one frozen base. #1, #2 ... are rows of rl.md §3, faults of others' loops."""
+"""Laws of agents that learn over one frozen base. #1, #2 ... number faults of others' loops; each is told
+in words beside its number.
+"""
 
 import math
 from dataclasses import replace
@@ -179,7 +181,7 @@ def test_no_parameter_of_the_base_ever_requires_a_gradient(base):
 
 
 def test_a_crash_in_the_middle_leaves_base_and_agents_as_they_were(base, monkeypatch):
-    """rl.md §8.8: base hash after a crash; what was gathered is forgotten, the next step is clean."""
+    """The base's hash after a crash; what was gathered is forgotten, the next step is clean."""
     made, other = engine(base, "a", "b"), engine(base, "a", "b")
     bits, before = digest(base), snapshot(made, "a")
     calls = []
@@ -223,7 +225,7 @@ def test_dropout_is_absent(tmp_path):
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean", "fixed_length"])
 def test_two_half_batches_are_one_batch(base, aggregation):
-    """rl.md §8.3."""
+    """Gradients add up, and so does what they are divided by."""
     loss = replace(KL, aggregation=aggregation, limit=8)
     whole, halves = engine(base, "a", loss=loss), engine(base, "a", loss=loss)
     for made in (whole, halves):
@@ -254,7 +256,7 @@ def test_two_half_batches_are_one_batch(base, aggregation):
     ids=["nothing", "one verdict", "no verdict", "empty completions", "all 0.1", "all equal"],
 )
 def test_a_batch_that_says_nothing_is_no_step(base, batch):
-    """rl.md §8.3, 12; #4, #27, #32: bit-equal afterwards, the step count and the moments too."""
+    """#4, #27, #32, no gradient, no step: bit-equal afterwards, the step count and the moments too."""
     made = engine(base, "a", "fresh")
     step(made, "a", groups())
     for name in ("a", "fresh"):
@@ -537,6 +539,29 @@ def test_log_probabilities_of_old_leave_no_gradient(base):
     made = engine(base, "a")
     made.log_probs("a", groups(), HEAT)
     assert all(tensor.grad is None for tensor in made.learners["a"].weights.values())
+
+
+def test_old_log_probabilities_of_a_large_group_go_through_in_parts(base, monkeypatch):
+    """Memory is bounded there as in learning; every completion's numbers stand at its own place."""
+    made = engine(base, "a")
+    shaken(made, "a")
+    lengths = [2, 9, 1, 0, 7, 9, 3]
+    batch = [rewarded([1.0, 0.0] * 3 + [0.5], lengths=lengths), replace(rewarded([]), completions=()), *groups(2)]
+    whole, sizes, original = made.log_probs("a", batch, HEAT), [], engine_module.told
+
+    def watched(base, given, *rest):
+        sizes.append((sum(one.size for one in given), sum(len(one.completions) for one in given)))
+        return original(base, given, *rest)
+
+    made.pass_tokens = 24
+    monkeypatch.setattr(engine_module, "told", watched)
+    parts = made.log_probs("a", batch, HEAT)
+    assert len(sizes) > 4
+    assert all(size <= 24 or rows == 1 for size, rows in sizes)
+    assert [len(row) for row in parts[0]] == lengths
+    assert [len(found) for found in parts] == [7, 0, 4, 4]
+    for mine, theirs in zip(parts, whole, strict=True):
+        assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(mine, theirs, strict=True))
 
 
 def test_old_log_probabilities_of_groups_without_a_token(base):

@@ -13,6 +13,7 @@ from coterie.learning import practice as module
 from coterie.learning.losses import Loss
 from coterie.learning.practice import (
     Clock,
+    Practice,
     Rollouts,
     figures,
     groups_of,
@@ -32,7 +33,8 @@ REWARDS = Rewards(eta=0.1)
 
 def rolled(made, agent=ANN, wanted=None, seed=0, group=8):
     wanted = queries() if wanted is None else wanted
-    return roll_out(made, agent, wanted, [seed + i for i in range(len(wanted))], (group, REWARDS), Clock())
+    by_seed = {seed + i: query for i, query in enumerate(wanted)}
+    return roll_out(made, agent, by_seed, Practice(group=group), REWARDS, Clock())
 
 
 def graded(made, raw, shaped=None, ids=(1, 2)):

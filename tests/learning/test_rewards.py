@@ -65,7 +65,8 @@ def test_strict_takes_solved_items_only():
 
 def test_a_readable_answer_may_count_a_little():
     (one,) = grade([said("8", "", "7")], Rewards(parsable=0.1))
-    assert one.raw.tolist() == pytest.approx([0.1, 0.0, 1.0])
+    assert one.shaped.tolist() == pytest.approx([0.1, 0.0, 1.0])
+    assert one.raw.tolist() == [0.0, 0.0, 1.0]  # what is filtered by: two wrong answers tell nothing
     assert one.solved.tolist() == [0.0, 0.0, 1.0]
 
 

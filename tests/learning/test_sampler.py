@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny_team import END, SIZES, TURN_END, engine, groups, save_base, shaken
+from tiny_team import END, SIZES, TURN_END, engine, groups, probe, save_base, shaken
 
 from coterie.backends.base_model import base_model
 from coterie.errors import BackendError
@@ -28,7 +28,7 @@ def test_sampling_and_learning_agree_about_every_token(base):
     """#13, #14: also after an update, which both see at once."""
     made = engine(base, "a")
     for _ in range(3):
-        assert made.probe("a", asks()) < 1e-4
+        assert probe(made, "a", asks()) < 1e-4
         made.forward_backward("a", groups(), HEAT)
         made.optim_step("a")
 
@@ -37,7 +37,7 @@ def test_an_adapter_that_sampling_ignores_is_noticed(base, monkeypatch):
     """#13: an engine that answers with the base although the adapter is loaded."""
     made = engine(base, "a")
     shaken(made, "a")
-    assert made.probe("a", asks()) < 1e-4
+    assert probe(made, "a", asks()) < 1e-4
     original = base.adapters.rows
 
     def ignoring(keys, *, fixed=False):
@@ -45,7 +45,7 @@ def test_an_adapter_that_sampling_ignores_is_noticed(base, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(base.adapters, "rows", ignoring)
-        assert made.probe("a", asks()) > 0.1
+        assert probe(made, "a", asks()) > 0.1
 
 
 def test_an_adapter_that_is_only_half_applied_is_noticed(base, monkeypatch):

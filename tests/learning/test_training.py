@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_team
 import torch
 from test_adapters import NAMES
 from tiny_team import LORA, digest, engine, ids_of, recipe, save_base, shaken, team
@@ -63,6 +64,9 @@ def cut_back(source, target, number):
     for found, path in rounds(target / "run" / "checkpoints"):
         if found > number:
             path.unlink()
+    if not number:  # no checkpoint yet: no more than one round was recorded
+        record = target / "run" / METRICS
+        record.write_text(record.read_text().splitlines(keepends=True)[0])
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +83,7 @@ def straight(tiny, tmp_path_factory):
 
 @pytest.mark.parametrize("number", range(ROUNDS + 1))
 def test_resumed_after_any_round_is_straight_bit_for_bit(straight, tiny, tmp_path, number):
-    """rl.md §8.14; #21, #33 to #37: adapters, moments, heads, buffers, ledger, record, in every epoch."""
+    """#21, #33 to #37: adapters, moments, heads, buffers, ledger, record, in every epoch."""
     folder = tmp_path / "it"
     cut_back(straight, folder, number)
     training = Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
@@ -190,7 +194,7 @@ training.advance(lambda row: True)
 
 
 def test_kill_nine_in_the_middle_of_a_run(straight, tiny, tmp_path):
-    """rl.md §8.15: a real process, killed while it works; resumed here it ends as if nothing had been."""
+    """A real process, killed while it works; resumed here it ends as if nothing had been."""
     folder = tmp_path / "it"
     team(folder, tiny, **LONG)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -236,12 +240,34 @@ def test_another_recipe_does_not_go_on_with_it(straight, tiny, tmp_path, key):
     assert rows(folder) == rows(straight)
 
 
+@pytest.mark.parametrize("change", [{"question": "Say an odd digit."}, {"answer": ["1"]}, {"meta": {}}])
+def test_other_data_under_the_same_ids_does_not_go_on_with_it(straight, tiny, tmp_path, monkeypatch, change):
+    """A data file that was edited in between: what was learned so far was learned from something else."""
+    folder = tmp_path / "it"
+    shutil.copytree(straight, folder)
+    changed = [tiny_team.ITEMS[0].model_copy(update=change), *tiny_team.ITEMS[1:]]
+    monkeypatch.setattr(tiny_team, "ITEMS", changed)
+    with pytest.raises(ConfigError, match="another configuration"):
+        Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
+    assert rows(folder) == rows(straight)
+
+
+@pytest.mark.parametrize("part", ["messages", "reference", "contract", "task"])
+def test_the_digest_is_of_all_that_queries_are_asked_and_graded_by(tiny, tmp_path, part):
+    made, asked = team(tmp_path / "it", tiny), tiny_team.queries()
+    other = {"messages": asked[1].messages, "reference": asked[1].reference, "contract": "json", "task": "chat"}
+    changed = (replace(asked[0], **{part: other[part]}), *asked[1:])
+    before, after = (training_module._config(made, each)["queries"] for each in (asked, changed))
+    assert before["count"] == after["count"]
+    assert before["digest"] != after["digest"]
+
+
 def test_a_record_that_is_shorter_than_the_checkpoint_is_told(straight, tiny, tmp_path):
     folder = tmp_path / "it"
     shutil.copytree(straight, folder)
     record = folder / "run" / METRICS
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:3]))
-    with pytest.raises(DataError, match="fewer rounds than the checkpoint"):
+    with pytest.raises(DataError, match="has 3 rounds where the newest checkpoint is of round 6"):
         Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
 
 
@@ -500,3 +526,45 @@ def test_completions_that_leave_no_room_for_a_prompt_are_refused_before_the_firs
 
 def test_the_tables_of_the_tests_are_recipes(tiny, tmp_path):
     assert recipe(tmp_path, tiny)["learner"]["lora"]["rank"] == LORA.rank
+
+
+# --- records and recipes that cannot be trusted -------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["rename", "text", "null", "twice", "true"])
+def test_a_record_that_was_changed_is_refused_by_its_line(straight, tiny, tmp_path, change):
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 3)
+    record = folder / "run" / METRICS
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    number = lines[1].pop("round")
+    lines[1] |= {"rename": {"rounds": number}, "text": {"round": "2"}, "null": {"round": None}}.get(
+        change, {"round": True if change == "true" else number + 1}
+    )
+    record.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    before = record.read_bytes()
+    with pytest.raises(DataError, match=r"metrics.jsonl:2: is not round 2"):
+        started(folder, tiny, resume=True, **LONG)
+    assert record.read_bytes() == before
+
+
+def test_a_record_without_its_checkpoints_is_not_begun_again(straight, tiny, tmp_path):
+    """It would be wiped without a word."""
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 3)
+    shutil.rmtree(folder / "run" / "checkpoints")
+    before = (folder / "run" / METRICS).read_bytes()
+    with pytest.raises(DataError, match="no checkpoint to go on from"):
+        started(folder, tiny, resume=True, **LONG)
+    assert (folder / "run" / METRICS).read_bytes() == before
+
+
+def test_no_task_and_old_weights_are_refused_before_a_folder_is_made(tiny, tmp_path):
+    made = team(tmp_path / "none", tiny)
+    empty = replace(made, config={**made.config, "learner": {**made.config["learner"], "tasks": {}}})
+    with pytest.raises(ConfigError, match="names no task"):
+        Training.open(empty, tmp_path / "run", resume=False)
+    old = replace(made, router=replace(made.router, weights="router.safetensors"))
+    with pytest.raises(ConfigError, match="leave them out"):
+        Training.open(old, tmp_path / "run", resume=False)
+    assert not (tmp_path / "run").exists()

@@ -5,6 +5,7 @@ import copy
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -143,6 +144,21 @@ def snapshot(engine, name):
     """All that an agent is, to be compared with ==."""
     facts, arrays = engine.state(name)
     return copy.deepcopy(facts), {key: (value.dtype.str, value.tobytes()) for key, value in arrays.items()}
+
+
+def probe(made, name, asks):
+    """By how much, in nats a token at most, sampling and learning differ about the same tokens.
+
+    Rounding where both use the agent's adapter; far more where one of them does not.
+    """
+    samples = made.sample(name, asks)
+    said = [
+        Group(prompt=ask.prompt, completions=(one.ids,), advantages=np.zeros(1), truncated=(False,))
+        for ask, one in zip(asks, samples, strict=True)
+    ]
+    learnt = made.log_probs(name, said, temperature=1.0)
+    gaps = [np.abs(np.array(one.logprobs) - row) for one, (row,) in zip(samples, learnt, strict=True)]
+    return float(np.concatenate(gaps).max())
 
 
 # --- a team -------------------------------------------------------------------------------------------

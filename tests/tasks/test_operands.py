@@ -50,6 +50,7 @@ def test_order_and_sides_hang_on_the_seed_alone():
         ("operands:larger?hihg=9", "did you mean"),
         ("operands:larger?low=9&high=3", "low < high"),
         ("operands:larger?low=x", "whole numbers"),
+        ("operands:larger?low=true&high=3", "whole numbers"),
     ],
 )
 def test_a_wrong_name_is_one_clear_line(name, why):

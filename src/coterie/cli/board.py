@@ -76,7 +76,7 @@ class Board:
         return (tokens - before) / (last - first) if last > first else None
 
     def left(self) -> float | None:
-        """Seconds that the rest of the budget takes at this session's pace; None before a round."""
+        """Seconds that the rest of the budget takes at this start's pace; None before a round."""
         if not self.row:
             return None
         first = self.start.gone(self.start.queries, self.start.updates)

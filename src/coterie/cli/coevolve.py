@@ -18,6 +18,7 @@ import click
 from coterie.cli import board, options
 from coterie.errors import ConfigError
 from coterie.learning import sinks
+from coterie.learning.ledger import ttl_warning
 from coterie.team import Team
 from coterie.types import record
 
@@ -65,7 +66,7 @@ def _run(asked: Asked, training: "Training") -> int:
     try:
         finished = _advance(training, asked.logs)
     finally:
-        if not finished:
+        if not finished and (folder / "run.json").is_file():
             click.echo(f"to go on: {again}", err=True)
     exported = _exported(training)
     _tell(asked, training, exported, again)
@@ -83,9 +84,10 @@ def _check(asked: Asked) -> None:
 
 def _remarks(training: "Training") -> list[str]:
     """What is odd about the settings, said once, before the first round."""
-    settings = training.coevolution.settings
-    margin = settings.routing.margin_warning(len(training.coevolution.names), settings.allocation.tau)
-    return [*([margin] if margin else []), *settings.loss.remarks()]
+    settings, agents = training.coevolution.settings, len(training.coevolution.names)
+    margin = settings.routing.margin_warning(agents, settings.allocation.tau)
+    late = ttl_warning(agents, settings.allocation.micro_batch, settings.batch, settings.ttl)
+    return [*(one for one in (margin, late) if one), *settings.loss.remarks()]
 
 
 def _advance(training: "Training", logs: Sequence[str]) -> bool:

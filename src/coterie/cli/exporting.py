@@ -8,14 +8,13 @@ from pathlib import Path
 import click
 
 from coterie.cli import options
-from coterie.config import build, nearest
+from coterie.config import nearest
 from coterie.errors import ConfigError, UserError
 from coterie.pool import content_digest, split_model
 from coterie.storage.runs import Run
 from coterie.team import Team
 from coterie.types import record
 
-CHECKPOINTS, TEAM = "checkpoints", Path("team") / "team.yaml"
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -76,10 +75,12 @@ def _drafted(chosen: ExportOptions) -> Iterator[tuple[dict[str, Path], str]]:
 
 
 def _drafts(chosen: ExportOptions, folder: Path) -> tuple[dict[str, Path], str]:
+    from coterie.learning.training import CHECKPOINTS, RECIPE, TEAM
+
     source = chosen.source
     if source.is_dir() and any((source / CHECKPOINTS).glob("round-*")):
         return _of_run(source, chosen.agents, folder)
-    for recipe in (source / TEAM, source / TEAM.name) if source.is_dir() else (source,):
+    for recipe in (source / TEAM / RECIPE, source / RECIPE) if source.is_dir() else (source,):
         if recipe.is_file():
             return _of_team(recipe, chosen.agents, folder)
     raise ConfigError(f"{source}: is no training run with a checkpoint, no exported team and no recipe")
@@ -91,14 +92,12 @@ def _of_run(run: Path, wanted: Sequence[str], folder: Path) -> tuple[dict[str, P
 
     from coterie.learning import adapters
     from coterie.learning.checkpoint import newest
-    from coterie.learning.coevolve import Coevolve
-    from coterie.learning.training import folders_of
+    from coterie.learning.training import CHECKPOINTS, folders_of, learner_of
 
     config = Run.load(run).config
-    recipe, agents = config.get("recipe"), config.get("agents")
-    learner = build("learner", recipe.get("learner"), f"{run}: ") if isinstance(recipe, Mapping) else None
+    learner, agents = learner_of(config.get("recipe"), str(run)), config.get("agents")
     found = newest(run / CHECKPOINTS)
-    if not isinstance(learner, Coevolve) or not isinstance(agents, Mapping) or found is None:
+    if not isinstance(agents, Mapping) or found is None:
         raise ConfigError(f"{run}: is no run that trains adapters")
     names = _chosen(wanted, sorted(found.parts["run"][0]["agents"]), str(run))
     drafts = {name: folder / place for name, place in folders_of(names).items()}

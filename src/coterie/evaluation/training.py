@@ -17,6 +17,8 @@ from coterie.evaluation.table import count, percent
 from coterie.storage.runs import Run, read_lines
 
 METRICS = "metrics.jsonl"
+COUNTERS = ("round", "queries", "updates")
+TABLES = ("agents", "router", "ledger", "seconds")
 POINTS = 100  # on a line; more would not be told apart
 Row = Mapping[str, Any]
 Value = Callable[[Row], float | None]
@@ -24,7 +26,8 @@ Value = Callable[[Row], float | None]
 
 def is_training(folder: Path) -> bool:
     """Whether a run folder is that of a training run."""
-    return (folder / METRICS).is_file()
+    file = folder / "run.json"
+    return file.is_file() and "co-evolution of" in str(Run.load(folder).config.get("task"))
 
 
 def rows_of(folder: Path) -> list[Row]:
@@ -35,12 +38,23 @@ def rows_of(folder: Path) -> list[Row]:
     file = folder / METRICS
     rows: list[Row] = list(read_lines(file))
     for number, row in enumerate(rows, 1):
-        whole = all(isinstance(row.get(key), int) for key in ("round", "queries", "updates"))
-        if not whole or not isinstance(row.get("agents"), dict):
+        if not _whole(row):
             raise DataError(f"{file}:{number}: is no round of this version")
     if not rows:
         raise DataError(f"{folder}: no round of this training run is finished yet")
     return rows
+
+
+def _whole(row: Row) -> bool:
+    """Whether a row has the counters of a round, and figures only where figures belong."""
+    agents = row.get("agents")
+    if not isinstance(agents, dict) or not all(isinstance(row.get(key), int) for key in COUNTERS):
+        return False
+    if not all(isinstance(each, dict) for each in agents.values()):
+        return False
+    figures = [value for key, value in row.items() if key not in TABLES]
+    figures += [value for each in agents.values() for value in each.values()]
+    return all(value is None or isinstance(value, int | float) for value in figures)
 
 
 def training_sheet(folder: Path, more: Sequence[Card] = ()) -> Sheet:

@@ -84,6 +84,10 @@ class Allocator:
                 f"allocation.capacity ({settings.capacity}) is below micro_batch ({settings.micro_batch}):"
                 " no buffer would ever hold enough to practise"
             )
+        if settings.top_k is not None and settings.top_k > len(agents):
+            raise ConfigError(
+                f"allocation.top_k ({settings.top_k}) is more than the {len(agents)} agents there are"
+            )
         if not agents or len(set(agents)) < len(agents):
             raise ConfigError("allocation: needs at least one agent, each under a name of its own")
         self.settings, self.seed = settings, seed
@@ -169,8 +173,7 @@ class Allocator:
     def take(self, agent: str, count: int) -> tuple[Ticket, ...]:
         """Take at most `count` queries off the agent's buffer, in the order of `ready`."""
         desk = self.desks[agent]
-        self._bring_forward(desk)
-        batch = tuple(desk.buffer.pop() for _ in range(min(count, len(desk.buffer))))
+        batch = tuple(self._next(desk) for _ in range(min(count, len(desk.buffer))))
         desk.taken += len(batch)
         desk.oldest_taken = max([desk.oldest_taken, *(self.round - ticket.round for ticket in batch)])
         return batch
@@ -188,14 +191,11 @@ class Allocator:
             desk.evicted += 1
             self._evictions.append((name, desk.buffer.popleft()))
 
-    def _bring_forward(self, desk: Desk) -> None:
-        """Put overdue queries where they are taken next, the oldest first; an age cap drops nothing."""
+    def _next(self, desk: Desk) -> Ticket:
+        """Take the most recent query, or the oldest where that is overdue: an age cap drops nothing."""
         oldest = self.settings.max_age
-        if oldest is None or not any(self.round - ticket.round > oldest for ticket in desk.buffer):
-            return
-        overdue = [ticket for ticket in desk.buffer if self.round - ticket.round > oldest]
-        fresh = [ticket for ticket in desk.buffer if self.round - ticket.round <= oldest]
-        desk.buffer = deque([*fresh, *reversed(overdue)])
+        overdue = oldest is not None and self.round - desk.buffer[0].round > oldest
+        return desk.buffer.popleft() if overdue else desk.buffer.pop()
 
     # --- what agents report --------------------------------------------------------------------------
 

@@ -47,24 +47,33 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The checkpoint with the highest round, or None. Raises: ConfigError for a damaged or foreign file."""
+    """The checkpoint with the highest round, or None.
+
+    Raises: ConfigError for a damaged or foreign file; the message says which earlier one there is.
+    """
     found = rounds(folder)
     if not found:
         return None
-    path = found[-1][1]
-    arrays, about = load_tensors(path)
-    if about.get("format") != FORMAT or not isinstance(about.get("parts"), list):
-        raise ConfigError(f"{path}: is no checkpoint of this version")
-    return Checkpoint(
-        round=int(about["round"]),
-        parts={name: (facts, _below(arrays, f"{n}/")) for n, (name, facts) in enumerate(about["parts"])},
-    )
+    number, path = found[-1]
+    earlier = f"; remove it to go on from round {found[-2][0]}" if len(found) > 1 else ""
+    try:
+        arrays, about = load_tensors(path)
+        if about.get("format") != FORMAT or about.get("round") != number:
+            raise ConfigError(f"{path}: is no checkpoint of this version, or not of the round in its name")
+        parts = {
+            str(name): (dict(facts), _below(arrays, f"{n}/")) for n, (name, facts) in enumerate(about["parts"])
+        }
+    except ConfigError as error:
+        raise ConfigError(f"{error}{earlier}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: is damaged ({error!r}){earlier}") from None
+    return Checkpoint(round=number, parts=parts)
 
 
 def rounds(folder: Path) -> list[tuple[int, Path]]:
     """Rounds that there are checkpoints of, oldest first, with their files."""
     files = folder.glob("round-*.safetensors") if folder.is_dir() else ()
-    return sorted((int(found[1]), file) for file in files if (found := PATTERN.fullmatch(file.name)))
+    return sorted((int(n[1]), file) for file in files if (n := PATTERN.fullmatch(file.name)) and file.is_file())
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

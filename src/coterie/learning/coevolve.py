@@ -103,8 +103,8 @@ class Coevolution:
         self.cursor = Cursor(tuple(self.queries), seed, settings.batch)
         self.allocator = Allocator(self.names, settings.allocation, draw(seed, "allocation"))
         self.ledger = Ledger(settings.ttl, settings.sync)
-        first = list(self.queries)[: settings.routing.standardise] or list(self.queries)[:1]
-        sample = self._features(first)
+        first = min(max(1, settings.routing.standardise), len(self.queries))
+        sample = self._features(Cursor(tuple(self.queries), seed, settings.batch).take(first))
         self.router = RoutingLearner(self.names, sample.shape[1], settings.routing, sample)
         self.rounds = self.updates = self.errors = 0
         self._trouble: list[str] = []
@@ -162,21 +162,17 @@ class Coevolution:
             batch = found
             if self.settings.practice.filter_groups:
                 batch, found = self._filtered(name, found, clock)
-            steps = (
-                learn(self.engines[name], self.pool[name], batch, self.settings.practice.updates, clock)
-                if batch
-                else ()
-            )
+            updates = min(self.settings.practice.updates, self.settings.updates - self.updates)
+            steps = learn(self.engines[name], self.pool[name], batch, updates, clock) if batch else ()
             done.append(practised(found, steps))
             self._account(name, done[-1])
         return done
 
     def _roll_out(self, name: str, tickets: Sequence[Ticket], clock: Clock) -> list[Rollouts]:
         """Groups of the tickets' queries. The router hears of every one, whatever becomes of it (C14)."""
-        queries = [self.queries[ticket.query] for ticket in tickets]
-        seeds = [draw(self.seed, name, ticket.id) for ticket in tickets]
-        given = (self.settings.practice.group, self.settings.rewards)
-        found = roll_out(self.engines[name], self.pool[name], queries, seeds, given, clock)
+        queries = {draw(self.seed, name, ticket.id): self.queries[ticket.query] for ticket in tickets}
+        settings = self.settings
+        found = roll_out(self.engines[name], self.pool[name], queries, settings.practice, settings.rewards, clock)
         for ticket, one in zip(tickets, found, strict=True):
             mean = one.graded.mean
             self.ledger.report(ticket.id, name, None if math.isnan(mean) else mean)
@@ -232,7 +228,9 @@ class Coevolution:
         return self.router.step(features, rewards, np.array([one.solo for one in resolved]))
 
     def _features(self, ids: Sequence[str]) -> np.ndarray:
-        return np.asarray(self.encoder.encode([self.queries[key].messages for key in ids]), dtype=np.float32)
+        """One prompt at a time: a vector that is worked out again, after a restart or an eviction, is the same."""
+        rows = [self.encoder.encode([self.queries[key].messages]) for key in ids]
+        return np.concatenate(rows or [self.encoder.encode([])]).astype(np.float32, copy=False)
 
     # --- agents that leave ---------------------------------------------------------------------------
 

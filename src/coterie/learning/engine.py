@@ -70,16 +70,22 @@ def taking_part(group: Group) -> Group:
     )
 
 
+def rows_of(group: Group, tokens: int) -> list[list[int]]:
+    """The group's completions in parts that fit a forward of `tokens` tokens, one at least, alike in length."""
+    rows = sorted(range(len(group.completions)), key=lambda i: -len(group.completions[i]))
+    longest = max(map(len, group.completions), default=0)
+    each = max(1, (tokens - len(group.prompt)) // max(1, longest))
+    if each >= len(rows):
+        return [sorted(rows)] if rows else []
+    return [rows[start : start + each] for start in range(0, len(rows), each)]
+
+
 def parts_of(group: Group, tokens: int) -> list[Group]:
-    """The group in parts that fit a forward of `tokens` tokens, at least one completion each, alike in length.
+    """The parts of `rows_of` as groups.
 
     The loss is a sum over completions, so that parts add up to the whole; each part runs the prompt again.
     """
-    rows = sorted(range(len(group.completions)), key=lambda i: -len(group.completions[i]))
-    each = max(1, (tokens - len(group.prompt)) // max(1, len(group.completions[rows[0]])))
-    if each >= len(rows):
-        return [group]
-    return [picked(group, rows[start : start + each]) for start in range(0, len(rows), each)]
+    return [picked(group, rows) for rows in rows_of(group, tokens)]
 
 
 class Verbs(Protocol):
@@ -173,30 +179,20 @@ class Engine:
         except BackendError as error:
             raise BackendError(f"agent {name}: {error}") from error
 
-    def probe(self, name: str, asks: Sequence[Ask]) -> float:
-        """By how much, in nats a token at most, sampling and learning differ about the same tokens.
-
-        Rounding where both use the agent's adapter; far more where one of them does not (rl.md #13).
-        """
-        samples = self.sample(name, asks)
-        groups = [
-            Group(prompt=ask.prompt, completions=(one.ids,), advantages=np.zeros(1), truncated=(False,))
-            for ask, one in zip(asks, samples, strict=True)
-        ]
-        learnt = self.log_probs(name, groups, temperature=1.0)
-        gaps = [np.abs(np.array(one.logprobs) - row) for one, (row,) in zip(samples, learnt, strict=True)]
-        return float(np.concatenate(gaps).max())
-
     def log_probs(self, name: str, groups: Sequence[Group], temperature: float) -> list[tuple[np.ndarray, ...]]:
         """Log-probabilities of every completion's tokens under the agent as it is now, without gradient."""
-        found: list[tuple[np.ndarray, ...]] = [()] * len(groups)
-        whole = [group.prompted for group in groups]
+        places = [(g, rows) for g, group in enumerate(groups) for rows in rows_of(group, self.pass_tokens)]
+        parts = [picked(groups[g], rows).prompted for g, rows in places]
+        found: dict[tuple[int, int], np.ndarray] = {}
         with torch.no_grad(), self._over(self._live(name)):
-            for batch in passes(whole, self.pass_tokens):
-                rows = iter(told(self.base, [whole[i] for i in batch], temperature).logprobs.cpu().numpy())
-                for i in batch:
-                    found[i] = tuple(next(rows)[: len(ids)].copy() for ids in whole[i].completions)
-        return found
+            for batch in passes(parts, self.pass_tokens):
+                values = told(self.base, [parts[p] for p in batch], temperature).logprobs.cpu().numpy()
+                keys = [(places[p][0], row) for p in batch for row in places[p][1]]
+                found |= {
+                    (g, i): v[: len(groups[g].completions[i])].copy()
+                    for (g, i), v in zip(keys, values, strict=True)
+                }
+        return [tuple(found[g, i] for i in range(len(group.completions))) for g, group in enumerate(groups)]
 
     def forward_backward(self, name: str, groups: Sequence[Group], temperature: float) -> None:
         """Gather the gradient of the loss on `groups`; calls add up until `optim_step`.

@@ -1,12 +1,17 @@
-"""Opens the engines of a pool in training: one for each base model, in this process or in workers."""
+"""Opens the engines of a pool in training: one for each base model, here or in workers. Imports torch."""
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from coterie.errors import ConfigError, MissingExtra
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtra("torch", "local") from error
+
 from coterie.backends.base_model import base_model
-from coterie.errors import ConfigError
 from coterie.learning.coevolve import Coevolve
 from coterie.learning.engine import Engine, Verbs
 from coterie.learning.remote import Link, ProcessLink, RayLink, RemoteEngine
@@ -59,5 +64,5 @@ def _engine(settings: Coevolve, model: str, count: int, agents: Sequence[Agent])
 
 def _link(place: str, count: int) -> Link:
     # Workers that all take every core slow each other down many times over.
-    threads = max(1, (os.cpu_count() or 1) // count)
-    return RayLink(threads) if place == "ray" else ProcessLink(threads)
+    threads = max(1, torch.get_num_threads() // count)
+    return RayLink(threads, count) if place == "ray" else ProcessLink(threads)

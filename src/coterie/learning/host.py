@@ -6,13 +6,15 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from pydantic import TypeAdapter
 
+from coterie import errors
 from coterie.config import validate
 from coterie.errors import CoterieError
 from coterie.learning.adapters import Lora
@@ -24,7 +26,11 @@ from coterie.learning.wire import LENGTH, Message, pack, unpack
 from coterie.types import Messages
 
 ASKS, SAMPLES, PROMPT = TypeAdapter(list[Ask]), TypeAdapter(list[Sample]), TypeAdapter(Messages)
-FAULTS = (CoterieError, RuntimeError, ValueError, KeyError, IndexError, OSError, MemoryError)
+FAULTS = (
+    *(CoterieError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
+    *(MemoryError, OSError, RuntimeError, TypeError, ValueError),
+)
+"""What goes wrong in one verb. The worker lives on: to die of it would only repeat it."""
 
 
 class Host:
@@ -35,11 +41,11 @@ class Host:
 
     def answer(self, buffer: bytes) -> bytes:
         """The answer to one message; what goes wrong is an answer too."""
-        about, arrays = unpack(buffer)
         try:
+            about, arrays = unpack(buffer)
             return pack(*VERBS[about["verb"]](self, about, arrays))
         except FAULTS as error:
-            return pack({"error": type(error).__name__, "message": str(error)})
+            return pack(fault(error))
 
     @property
     def opened(self) -> Engine:
@@ -119,6 +125,31 @@ VERBS: Mapping[str, Callable[[Host, Mapping[str, Any], Mapping[str, np.ndarray]]
 }
 
 
+# --- faults ------------------------------------------------------------------------------------------
+
+
+def fault(error: BaseException) -> dict[str, Any]:
+    """An error as facts: its class and those it is a kind of, its message, what else it says about itself."""
+    told = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    plain = {key: value for key, value in vars(error).items() if isinstance(value, int | float | str | None)}
+    return {"error": kinds, "message": told, "facts": plain}
+
+
+def raised(about: Mapping[str, Any]) -> CoterieError:
+    """The error that `fault` told of: of its own class where that is one of coterie's, else of the nearest."""
+    known = {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, CoterieError)
+    }
+    found = next((known[name] for name in about["error"] if name in known), CoterieError)
+    # Not by its own __init__: some make their message from other arguments.
+    error = found.__new__(found, about["message"])
+    vars(error).update(about["facts"])
+    return error
+
+
 # --- groups ------------------------------------------------------------------------------------------
 
 
@@ -153,13 +184,21 @@ def groups_of(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> lis
 
 
 def serve(reading: int, writing: int) -> None:
-    """Answer messages, each led by its length, until the other side closes."""
+    """Answer messages, each led by its length, until the other side is gone, in the middle of one if need be."""
     host = Host()
-    with open(reading, "rb") as source, open(writing, "wb") as sink:
-        while head := source.read(LENGTH):
-            answer = host.answer(source.read(int.from_bytes(head, "little")))
+    with suppress(BrokenPipeError), open(reading, "rb") as source, open(writing, "wb") as sink:
+        while message := received(source):
+            answer = host.answer(message)
             sink.write(len(answer).to_bytes(LENGTH, "little") + answer)
             sink.flush()
+
+
+def received(source: BinaryIO) -> bytes:
+    """The next message, led by its length; nothing where the other side went away before its end."""
+    head = source.read(LENGTH)
+    size = int.from_bytes(head, "little")
+    message = source.read(size) if len(head) == LENGTH else b""
+    return message if len(message) == size else b""
 
 
 if __name__ == "__main__":

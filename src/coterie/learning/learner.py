@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.errors import MissingExtra
-from coterie.types import Amount, Positive, Size, record, spec
+from coterie.types import Amount, Count, Positive, Share, Size, record, spec
 
 try:
     import torch
@@ -33,9 +33,9 @@ class Optimiser:
 
     lr: Positive = 3e-5
     floor: Amount = 2e-5
-    warmup: int = 600
+    warmup: Count = 600
     horizon: Size = 6000
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: Amount = 1e-3
     clip: Positive = 1.0
 

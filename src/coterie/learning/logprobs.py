@@ -66,8 +66,8 @@ def told(base: Base, groups: Sequence[Prompted], temperature: float = 1.0) -> To
     """What the model, with whatever adapter is laid over it, gives the tokens of `groups`' completions.
 
     The prompts' all-but-last tokens run once a group, the last one and the completion once a row; both carry
-    gradients. Padding at the right, positions and a mask by position: a row's numbers do not depend on its company
-    (rl.md #48). The caller holds the base's lock.
+    gradients. Padding at the right, positions and a mask by position: no row depends on its company.
+    The caller holds the base's lock.
     """
     device = base.device
     owner = torch.tensor([g for g, group in enumerate(groups) for _ in group.completions], device=device)  # (R,)

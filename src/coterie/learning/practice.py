@@ -4,8 +4,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from coterie.errors import ConfigError
 from coterie.learning.engine import Group, Verbs
@@ -15,7 +18,7 @@ from coterie.learning.rewards import Graded, Rewards, Said, grade
 from coterie.learning.sampler import Ask, Sample
 from coterie.rollout import read_by, with_instruction
 from coterie.tasks.catalog import reader_of
-from coterie.types import Agent, Query, Size, draw, record, spec
+from coterie.types import Agent, Count, Query, Size, draw, record, spec
 
 
 @spec
@@ -28,11 +31,15 @@ class Practice:
     `errors`: more than this share of verdicts missing in a batch ends the run.
     """
 
-    group: Size = 8
+    group: Annotated[int, Field(ge=2)] = 8
     updates: Size = 1
     filter_groups: bool = False
-    refill: int = 0
-    errors: float = 0.5
+    refill: Count = 0
+    errors: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+    def __post_init__(self) -> None:
+        if self.refill and not self.filter_groups:
+            raise ConfigError("practice.refill: fills up what practice.filter_groups leaves out, which is off")
 
 
 @record
@@ -86,20 +93,20 @@ class Rollouts:
 def roll_out(
     engine: Verbs,
     agent: Agent,
-    queries: Sequence[Query],
-    seeds: Sequence[int],
-    settings: tuple[int, Rewards],
+    queries: Mapping[int, Query],
+    settings: Practice,
+    rewards: Rewards,
     clock: Clock,
 ) -> list[Rollouts]:
-    """`settings[0]` completions of each query by the agent as it is now, graded.
+    """A group of completions of each query by the agent as it is now, graded.
 
-    Sample k of a query draws from its seed and k alone, whoever shares the batch.
+    `queries` are by seed: sample k of a query draws from its seed and k alone, whoever shares the batch.
     Raises: ConfigError where the agent's completions fill the whole context.
     """
-    group, rewards = settings
+    group = settings.group
     asks: list[Ask] = []
     cut = []
-    for query, seed in zip(queries, seeds, strict=True):
+    for seed, query in queries.items():
         asked = read_by(agent, reader_of(query))
         limit = prompt_limit(asked, engine.context)
         prompt = tuple(engine.prompt_ids(with_instruction(agent, query.messages), limit + 1))
@@ -119,12 +126,12 @@ def roll_out(
                 lengths=[len(s.ids) for s in part],
                 limit=ask.sampling.max_tokens,
             )
-            for query, part, ask in zip(queries, parts, asks[::group], strict=True)
+            for query, part, ask in zip(queries.values(), parts, asks[::group], strict=True)
         ]
         graded = grade(items, rewards)
     return [
         Rollouts(query=query, prompt=asks[i * group].prompt, samples=part, graded=verdict, cut=cut[i])
-        for i, (query, part, verdict) in enumerate(zip(queries, parts, graded, strict=True))
+        for i, (query, part, verdict) in enumerate(zip(queries.values(), parts, graded, strict=True))
     ]
 
 
@@ -150,7 +157,7 @@ def learn(engine: Verbs, agent: Agent, found: Sequence[Rollouts], updates: int, 
         if updates > 1:
             # From the second update on the policy is no longer the one that sampled.
             old = engine.log_probs(agent.name, groups, heat)
-            groups = [with_old(group, values) for group, values in zip(groups, old, strict=True)]
+            groups = [replace(group, old=values) for group, values in zip(groups, old, strict=True)]
         for _ in range(updates):
             engine.forward_backward(agent.name, groups, heat)
             steps.append(engine.optim_step(agent.name))
@@ -171,17 +178,6 @@ def groups_of(found: Sequence[Rollouts], scale_by_std: bool) -> list[Group]:
         )
         for one, gain in zip(found, gains, strict=True)
     ]
-
-
-def with_old(group: Group, old: tuple[np.ndarray, ...]) -> Group:
-    """The group with the log-probabilities of the policy that sampled it."""
-    return Group(
-        prompt=group.prompt,
-        completions=group.completions,
-        advantages=group.advantages,
-        truncated=group.truncated,
-        old=old,
-    )
 
 
 def telling_ones(found: Sequence[Rollouts]) -> list[Rollouts]:

@@ -1,33 +1,33 @@
 """An engine somewhere else: the verbs of `Engine`, done by a process of this machine or by a Ray actor.
 
-Different base models learn each in a worker of its own. A worker that dies is noticed by the next verb.
+Different base models learn each in a worker of its own. A worker that dies is noticed by the next verb. Who begins
+again after that is the run's business (`training`).
 """
 
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from coterie.errors import BackendError, ConfigError, CoterieError, MissingExtra, UserError
+from coterie.errors import CoterieError, MissingExtra
 from coterie.learning.adapters import Lora
 from coterie.learning.engine import Group
-from coterie.learning.host import ASKS, PROMPT, SAMPLES, groups_to
+from coterie.learning.host import ASKS, PROMPT, SAMPLES, groups_to, raised, received
 from coterie.learning.learner import Arrays, Optimiser, Step
 from coterie.learning.losses import Loss
 from coterie.learning.sampler import Ask, Sample
 from coterie.learning.wire import LENGTH, Message, pack, unpack
 from coterie.types import Messages
 
-RAISED: Mapping[str, type[CoterieError]] = {
-    "ConfigError": ConfigError,
-    "UserError": UserError,
-    "BackendError": BackendError,
-}
+PATIENCE = 10.0
+"""Seconds that a worker which has closed its side may take to end."""
 
 
 class WorkerLost(CoterieError):
@@ -65,29 +65,52 @@ class ProcessLink:
         try:
             self._sink.write(len(buffer).to_bytes(LENGTH, "little") + buffer)
             self._sink.flush()
-            head = self._source.read(LENGTH)
-            size = int.from_bytes(head, "little")
-            answer = self._source.read(size) if len(head) == LENGTH else b""
-        except OSError:
-            answer, size = b"", 1
-        if not answer or len(answer) < size:
-            raise WorkerLost(f"the worker process {self.process.pid} has ended (code {self.process.wait()})")
+            answer = received(self._source)
+        except (OSError, ValueError):  # ValueError: it was closed here
+            answer = b""
+        if not answer:
+            raise WorkerLost(f"the worker process {self.process.pid} has ended (code {self._code()})")
         return answer
 
     def close(self) -> None:
         for end in (self._sink, self._source):
-            try:
+            with suppress(OSError):  # what was still to be written has no reader any more
                 end.close()
-            except OSError:
-                pass  # what was still to be written has no reader any more
-        self.process.terminate()
+        self.process.kill()  # a worker that was stopped would not hear a milder signal
         self.process.wait()
+
+    def _code(self) -> int:
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(PATIENCE)
+        self.process.kill()
+        return self.process.wait()
+
+
+def shares(nodes: Sequence[tuple[float, float]], workers: int, threads: int) -> tuple[int, float]:
+    """Cores and GPUs (a share of one, where there are fewer than workers) of each of `workers` actors.
+
+    `nodes` have (cores, GPUs) each. As many cores as possible, `threads` at most, so that all actors find a place
+    at once; 0 where there are more actors than cores. Where there are GPUs, nobody goes without.
+    """
+    found = sum(gpus for _, gpus in nodes)
+    each = math.ceil(workers / found) if found else 0  # actors on one GPU
+    places = [(cores, gpus * each if found else workers) for cores, gpus in nodes]
+    for cores in range(threads, 0, -1):
+        if sum(min(had // cores, most) for had, most in places) >= workers:
+            break
+    else:
+        cores = 0
+    return cores, math.floor(1e4 / each) / 1e4 if each else 0.0  # Ray counts in steps of 1e-4
 
 
 class RayLink:
-    """A Ray actor, on this machine or another of the cluster. `gpus` may be a share of one."""
+    """A Ray actor, one of `workers`, on this machine or another of the cluster; `threads` at most.
 
-    def __init__(self, threads: int, gpus: float = 0.0) -> None:
+    It has its share of the cluster's cores and GPUs. Models and adapters are read, and adapters written, where it
+    runs: by paths that mean the same there, on a disk that both see.
+    """
+
+    def __init__(self, threads: int, workers: int = 1) -> None:
         try:
             import ray
         except ImportError:
@@ -97,7 +120,11 @@ class RayLink:
         self._ray = ray
         if not ray.is_initialized():
             ray.init(log_to_driver=False, configure_logging=False)
-        self._actor = ray.remote(Host).options(num_cpus=threads, num_gpus=gpus).remote()
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cores, gpus = shares([(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes], workers, threads)
+        environment = {"env_vars": {"OMP_NUM_THREADS": str(max(1, cores))}}
+        options = {"num_cpus": cores, "num_gpus": gpus, "runtime_env": environment}
+        self._actor = ray.remote(Host).options(**options).remote()
 
     def call(self, buffer: bytes) -> bytes:
         try:
@@ -117,14 +144,18 @@ class RemoteEngine:
     ) -> None:
         self.link, self.loss = link, loss
         settings = {"lora": asdict(lora), "optimiser": asdict(optimiser), "loss": asdict(loss)}
-        self._context = int(self._call("open", {"model": model, "max_batch": max_batch, **settings})[0]["context"])
+        with ExitStack() as undo:
+            undo.callback(link.close)  # a worker that cannot open its model would stay
+            opened, _ = self._call("open", {"model": model, "max_batch": max_batch, **settings})
+            undo.pop_all()
+        self._context = int(opened["context"])
 
     @property
     def context(self) -> int:
         return self._context
 
     def add(self, name: str, seed: int, folder: Path | None = None, reference: str = "base") -> None:
-        place = None if folder is None else str(folder)
+        place = None if folder is None else str(folder.resolve())
         self._call("add", {"name": name, "seed": seed, "folder": place, "reference": reference})
 
     def remove(self, name: str) -> None:
@@ -169,5 +200,5 @@ class RemoteEngine:
     def _call(self, verb: str, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> Message:
         answer, found = unpack(self.link.call(pack({"verb": verb, **about}, arrays)))
         if "error" in answer:
-            raise RAISED.get(answer["error"], CoterieError)(f"{answer['message']}")
+            raise raised(answer)
         return answer, found

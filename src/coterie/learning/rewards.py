@@ -123,8 +123,8 @@ def _graded(scores: Sequence[Score], lengths: Sequence[int], limit: int, rewards
     value = np.array([np.nan if s.value is None else s.value for s in scores])
     value = solved if rewards.strict else value
     read = np.array([rewards.parsable * bool(s.answer and s.answer.strip()) for s in scores])
-    raw = np.where(value > 0, value, value + read)
     lost = np.array([length_penalty(n, limit, gamma=rewards.gamma, eta=rewards.eta) for n in lengths])
+    shaped = np.where(value > 0, value, value + read) - lost
     return Graded(
-        raw=raw, shaped=raw - lost, solved=solved, reasons=tuple(s.reason for s in scores if s.value is None)
+        raw=value, shaped=shaped, solved=solved, reasons=tuple(s.reason for s in scores if s.value is None)
     )

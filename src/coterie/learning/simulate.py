@@ -138,7 +138,7 @@ class Simulator:
         return math.ceil(self.settings.queries / self.settings.batch)
 
     def round(self) -> None:
-        """Route a batch, let agents practise, tell the router (papers' Algorithm 1)."""
+        """Route a batch, let agents practise, tell the router (paper's Algorithm 1)."""
         start = self.now * self.settings.batch
         batch = range(start, min(start + self.settings.batch, self.settings.queries))
         familiarity = self.learner.familiarity(self.train.features[batch.start : batch.stop])

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import TypeAdapter
 
 from coterie import __version__
 from coterie.config import build
@@ -30,14 +31,16 @@ from coterie.pool import read_agent, write_agent
 from coterie.rollout import read_by
 from coterie.routers.familiarity import Familiarity
 from coterie.storage.runs import Run, append_line, read_lines, write_atomically
-from coterie.tasks.catalog import load_task, reader_of
+from coterie.tasks.catalog import load_task, reader_of, verify
 from coterie.team import Team
 from coterie.types import Pool, Query, draw
 
 log = logging.getLogger(__name__)
 RESTARTS = 3
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-METRICS, CHECKPOINTS, TEAM = "metrics.jsonl", "checkpoints", "team"
+METRICS, CHECKPOINTS, TEAM, RECIPE = "metrics.jsonl", "checkpoints", "team", "team.yaml"
+ASKED = TypeAdapter(Query)
+Done = TypeVar("Done")
 Watch = Callable[[Mapping[str, Any]], bool]
 """Sees every round's row; False asks for a stop after it."""
 
@@ -64,17 +67,23 @@ class Training:
             raise ConfigError(f"{folder}: holds no run to go on with")
         queries = queries_of(settings, team)
         run = Run.open(folder, _config(team, queries))
-        with _nothing_left(folder, when=not resume):
+        with _nothing_left(folder, when=not resume), ExitStack() as undo:
             training = Training(run, team, opened(settings, team, queries))
+            undo.callback(training.close)
             training._take_up(folder)
+            undo.pop_all()
         return training
 
     def advance(self, watch: Watch) -> bool:
         """Rounds until the budget is used up or `watch` asks for a stop; True where it is used up.
 
         Raises: Diverged, after that round is recorded and kept. What ends a round in the middle loses what was
-        learned since the last checkpoint; `open` goes on from there.
+        learned since the last checkpoint; `open` goes on from there. So does this run where a worker is lost, in
+        a round or between two; WorkerLost where that would go on for ever.
         """
+        return self._in_spite_of_losses(lambda: self._advance(watch))
+
+    def _advance(self, watch: Watch) -> bool:
         going = True
         while going and not self.coevolution.finished:
             try:
@@ -83,9 +92,6 @@ class Training:
                 append_line(self.run.path / METRICS, stop.row)
                 self.save()
                 raise
-            except WorkerLost as lost:
-                self._begin_again(lost)
-                continue
             append_line(self.run.path / METRICS, row)
             if row["round"] % self.coevolution.settings.checkpoint_every == 0:
                 self.save()
@@ -94,12 +100,12 @@ class Training:
         return self.coevolution.finished
 
     def save(self) -> Path:
-        """A checkpoint of now."""
+        """A checkpoint of now. Raises: WorkerLost; `advance` begins again where it meets that."""
         return save(self.run.path / CHECKPOINTS, self.coevolution.state(), self.coevolution.settings.keep)
 
     def export(self) -> Path:
         """Write what came of it as a team: PEFT folders, router weights, a recipe. Returns the recipe's path."""
-        return export(self.coevolution, self.team, self.run.path / TEAM)
+        return self._in_spite_of_losses(lambda: export(self.coevolution, self.team, self.run.path / TEAM))
 
     def close(self) -> None:
         """Take the agents off their bases and let go of the folder."""
@@ -107,31 +113,66 @@ class Training:
         if self.run.lock is not None:
             self.run.lock.close()
 
-    def _begin_again(self, lost: WorkerLost) -> None:
-        """New workers, from the newest checkpoint; the rounds since then are made again.
+    def _in_spite_of_losses(self, act: Callable[[], Done]) -> Done:
+        """What `act` gives, begun again with new workers whenever one is lost, be it while they are opened."""
+        ready = True
+        while True:
+            try:
+                if not ready:
+                    self._begin_again()
+                return act()
+            except WorkerLost as lost:
+                ready = False
+                self._count(lost)
 
-        Raises: WorkerLost the RESTARTS-th time without a new checkpoint in between: it would happen for ever.
-        """
-        folder = self.run.path
-        place = max((number for number, _ in rounds(folder / CHECKPOINTS)), default=0)
+    def _count(self, lost: WorkerLost) -> None:
+        """Raises: WorkerLost the RESTARTS-th time without a new checkpoint in between: it would happen for ever."""
+        place = max((number for number, _ in rounds(self.run.path / CHECKPOINTS)), default=0)
         self.lost = (place, self.lost[1] + 1 if self.lost[0] == place else 1)
         if self.lost[1] >= RESTARTS:
-            raise lost
+            raise WorkerLost(
+                f"{lost}, {RESTARTS} times after round {place}: is memory short? --resume goes on from there"
+            ) from lost
         log.warning("%s: going on from round %d with new workers", lost, place)
-        before = self.coevolution
+
+    def _begin_again(self) -> None:
+        """New workers, from the newest checkpoint; the rounds since then are made again."""
+        folder, before = self.run.path, self.coevolution
         close(before.engines)
         self.coevolution = opened(before.settings, self.team, tuple(before.queries.values()))
         self._take_up(folder)
 
     def _take_up(self, folder: Path) -> None:
         """Go on from the newest checkpoint; rounds recorded after it will be made again."""
-        found = newest(folder / CHECKPOINTS)
-        rows = [row for row in read_lines(folder / METRICS) if found is not None and row["round"] <= found.round]
+        found, rows = newest(folder / CHECKPOINTS), recorded(folder / METRICS)
+        if found is None and len(rows) > self.coevolution.settings.checkpoint_every:
+            raise DataError(
+                f"{folder}: {len(rows)} rounds are recorded, but there is no checkpoint to go on from: put"
+                f" {CHECKPOINTS}/ back, or choose another folder"
+            )
+        last = 0 if found is None else found.round
+        if len(rows) < last:
+            raise DataError(
+                f"{folder / METRICS}: has {len(rows)} rounds where the newest checkpoint is of round {last}; remove"
+                f" the checkpoints after round {len(rows)} to go on from an earlier one"
+            )
         if found is not None:
-            if len(rows) < found.round:
-                raise DataError(f"{folder / METRICS}: has fewer rounds than the checkpoint ({found.round})")
-            self.coevolution.load(found)
-        write_atomically(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+            try:
+                self.coevolution.load(found)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise DataError(
+                    f"{folder / CHECKPOINTS}: the one of round {last} is damaged or of another version ({error!r})"
+                ) from None
+        write_atomically(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows[:last]))
+
+
+def recorded(file: Path) -> list[dict[str, Any]]:
+    """The recorded rounds, every one once and in order. Raises: DataError for a record that was changed."""
+    rows = list(read_lines(file))
+    for number, row in enumerate(rows, 1):
+        if type(row.get("round")) is not int or row["round"] != number:
+            raise DataError(f"{file}:{number}: is not round {number}: the record was changed")
+    return rows
 
 
 @contextmanager
@@ -149,17 +190,25 @@ def _nothing_left(folder: Path, when: bool) -> Iterator[None]:
 
 def settings_of(team: Team) -> Coevolve:
     """The recipe's `learner`. Raises: ConfigError where it has none, or another kind of learner."""
-    table = team.config.get("learner")
-    if table is None:
-        raise ConfigError(f"{team.name}: has no `learner` section: there is nothing that says how it learns")
-    learner = build("learner", table, f"{team.name}: ")
-    if not isinstance(learner, Coevolve):
-        raise ConfigError(f"{team.name}: learner {type(learner).__name__} does not train adapters")
+    learner = learner_of(team.config, team.name)
     if not isinstance(team.router, Familiarity):
         raise ConfigError(
             f"{team.name}: co-evolution trains the `familiarity` router, not {type(team.router).__name__}"
         )
+    if team.router.weights is not None:
+        raise ConfigError(f"{team.name}: router.weights: co-evolution begins with a new router; leave them out")
     return settings_with(learner, team.router)
+
+
+def learner_of(recipe: object, where: str) -> Coevolve:
+    """The `learner` of a recipe's table. Raises: ConfigError where it has none, or another kind of learner."""
+    table = recipe.get("learner") if isinstance(recipe, Mapping) else None
+    if table is None:
+        raise ConfigError(f"{where}: has no `learner` section: there is nothing that says how it learns")
+    learner = build("learner", table, f"{where}: ")
+    if not isinstance(learner, Coevolve):
+        raise ConfigError(f"{where}: learner {type(learner).__name__} does not train adapters")
+    return learner
 
 
 def settings_with(learner: Coevolve, router: Familiarity) -> Coevolve:
@@ -169,10 +218,20 @@ def settings_with(learner: Coevolve, router: Familiarity) -> Coevolve:
 
 
 def queries_of(settings: Coevolve, team: Team) -> tuple[Query, ...]:
-    """The training queries of all tasks. Raises: DataError where one cannot be graded."""
+    """The training queries of all tasks.
+
+    Raises: ConfigError where there is no task; DataError for a query without a reference, or a task whose first
+    query the verifier cannot work on.
+    """
     found: list[Query] = []
     for name, size in settings.tasks.items():
-        found += load_task(name, limit=size, seed=team.seed, contracts=team.contracts).queries
+        queries = load_task(name, limit=size, seed=team.seed, contracts=team.contracts).queries
+        score = verify("", queries[0])
+        if queries[0].reference is not None and score.verdict == "error":
+            raise DataError(f"{name}: its queries cannot be graded: {score.reason}")
+        found += queries
+    if not found:
+        raise ConfigError("learner.tasks: names no task: there is nothing to train on")
     if (blind := next((query.id for query in found if query.reference is None), None)) is not None:
         raise DataError(f"query {blind}: has no reference, so that no answer to it can be rewarded")
     return tuple(found)
@@ -221,7 +280,7 @@ def export(coevolution: Coevolution, team: Team, folder: Path) -> Path:
     }
     table |= {"agents": [f"agents/{place}" for place in folders.values()], "router": router_table}
     table["name"] = f"{team.name}, trained"  # an evaluation of both keeps them apart by name
-    path = folder / "team.yaml"
+    path = folder / RECIPE
     write_atomically(path, yaml.safe_dump(table, sort_keys=False, allow_unicode=True))
     return path
 
@@ -236,8 +295,9 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def _config(team: Team, queries: Sequence[Query]) -> dict[str, Any]:
-    """What identifies a run."""
-    digest = draw(0, *(query.id for query in queries))
+    """What identifies a run. Of its queries all that is asked, read and graded by: ids outlive changed data."""
+    parts = {"id", "messages", "task", "contract", "reference"}
+    digest = draw(0, *(ASKED.dump_json(query, include=parts).decode() for query in queries))
     return {
         "coterie": __version__,
         "task": f"co-evolution of {team.name}",

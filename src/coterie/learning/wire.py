@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 ENTRY = "coterie"
@@ -24,9 +25,8 @@ def pack(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = Non
 def unpack(buffer: bytes) -> Message:
     """What `pack` put in. Raises: ValueError for anything else."""
     size = int.from_bytes(buffer[:LENGTH], "little")
-    header = json.loads(buffer[LENGTH : LENGTH + size])
     try:
-        about = json.loads(header["__metadata__"][ENTRY])
-    except (KeyError, TypeError):
+        about = json.loads(json.loads(buffer[LENGTH : LENGTH + size])["__metadata__"][ENTRY])
+        return dict(about), load(buffer)
+    except (KeyError, TypeError, ValueError, SafetensorError):
         raise ValueError("is no message of coterie") from None
-    return dict(about), load(buffer)

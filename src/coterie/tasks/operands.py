@@ -45,7 +45,7 @@ def items(domain: str, split: str, seed: int, low: int = LOW, high: int = HIGH) 
     """
     if domain not in DOMAINS:
         raise UserError(f"unknown domain {PREFIX}{domain}{nearest(domain, DOMAINS)}")
-    if not (isinstance(low, int) and isinstance(high, int) and 0 <= low < high <= 1000):
+    if not (type(low) is int and type(high) is int and 0 <= low < high <= 1000):
         raise UserError(f"{PREFIX}{domain}: low and high must be whole numbers with 0 <= low < high <= 1000")
     pairs = [(a, b) for a in range(low, high + 1) for b in range(a + 1, high + 1)]
     random = np.random.default_rng(draw(seed, "operands", domain, low, high))

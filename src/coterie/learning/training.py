@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from coterie import __version__
 from coterie.config import build
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.learning.checkpoint import newest, rounds, save
 from coterie.learning.coevolve import Coevolution, Coevolve, Diverged, prepared
 from coterie.learning.engines import close, engines_of
@@ -159,7 +159,9 @@ class Training:
         if found is not None:
             try:
                 self.coevolution.load(found)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
+            except WorkerLost:
+                raise
+            except (CoterieError, KeyError, TypeError, ValueError, IndexError) as error:
                 raise DataError(
                     f"{folder / CHECKPOINTS}: the one of round {last} is damaged or of another version ({error!r})"
                 ) from None

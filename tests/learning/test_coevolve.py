@@ -225,13 +225,19 @@ def test_groups_that_are_dropped_have_cost_their_tokens_and_reach_the_router(run
     assert waiting == sum(len(desk.buffer) for desk in one.allocator.desks.values())  # all others have reported
 
 
-def test_all_truncated(run):
-    """one token each, never an end; the run goes on."""
-    one = run(sampling={"max_tokens": 1}, loss={"mask_truncated": True})
-    row = one.round()
-    assert 0 < row["agents"]["ann"]["truncated"] <= 1
+def test_all_truncated(run, monkeypatch):
+    """Nobody ever ends: where truncated completions are left out nothing is learned, and the run goes on."""
+    one = run(loss={"mask_truncated": True})
+    for each in set(one.engines.values()):
+        monkeypatch.setattr(each.base, "eos_ids", frozenset())
+    before = [one.engines[name].state(name)[1] for name in one.names]
     while not one.finished:
-        one.round()
+        row = one.round()
+    assert row["agents"]["ann"]["truncated"] == 1.0
+    assert one.updates == 0
+    for name, arrays in zip(one.names, before, strict=True):
+        now = one.engines[name].state(name)[1]
+        assert all(np.array_equal(now[key], array) for key, array in arrays.items())
 
 
 def test_all_wrong(run, monkeypatch):

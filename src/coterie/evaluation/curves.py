@@ -107,14 +107,7 @@ def learning_curve(series: Sequence[Series], levels: Sequence[Level] = (), *, la
 
 def regret_curve(series: Sequence[Series], *, label: str = "Query") -> str:
     """Cumulative regret (score lost against the best choice) against the step, with bands; lower is better."""
-    shown = [one for one in series if one.points]
-    if not shown:
-        return ""
-    top = spanning([0.0, *_heights(shown)])
-    across = spanning([0.0, *(at.x for one in shown for at in one.points)])
-    frame = Frame(across=Axis(lo=0.0, hi=across.hi), up=top, box=LINES)
-    parts = [grid(frame, label, up=compact), *_lines(frame, shown)]
-    return drawing(f"Cumulative regret against {label.lower()}, a line a router", *parts)
+    return course(f"Cumulative regret against {label.lower()}, a line a router", series, label=label)
 
 
 def course(title: str, series: Sequence[Series], *, label: str = "Query", percent: bool = False) -> str:

@@ -56,12 +56,12 @@ def batch(seed=0):
 
 @torch.no_grad()
 def plain(base, prompt, completion, heat=HEAT):
-    """One row alone through the whole model, without cache and padding: log-probabilities and entropies."""
+    """One row alone through the whole model, without cache and padding: log-probabilities."""
     if not completion:
-        return torch.zeros(0), torch.zeros(0)
+        return torch.zeros(0)
     logits = base.model(input_ids=torch.tensor([[*prompt, *completion]]), use_cache=False).logits
     logs = (logits[0, len(prompt) - 1 : -1].float() / heat).log_softmax(-1)
-    return logs.gather(1, torch.tensor(completion)[:, None])[:, 0], -(logs.exp() * logs).sum(-1)
+    return logs.gather(1, torch.tensor(completion)[:, None])[:, 0]
 
 
 def rows(found, wanted):
@@ -80,13 +80,9 @@ def test_equal_to_a_plain_forward_of_every_row(bases, kind, heat):
     assert got.logprobs.shape == got.mask.shape == (6, 12)
     assert got.mask.sum(1).tolist() == [3, 12, 1, 6, 0, 9]
     assert not got.logprobs[got.mask == 0].any()
-    assert not got.entropies[got.mask == 0].any()
     expected = [plain(found, group.prompt, c, heat) for group in wanted for c in group.completions]
-    for mine, entropy, (logs, entropies) in zip(
-        rows(got.logprobs, wanted), rows(got.entropies, wanted), expected, strict=True
-    ):
+    for mine, logs in zip(rows(got.logprobs, wanted), expected, strict=True):
         assert torch.allclose(mine, logs, atol=2e-5)
-        assert torch.allclose(entropy, entropies, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -146,14 +142,13 @@ def test_gradients_are_those_of_whole_rows(bases, kind):
     made.close()
 
 
-def test_entropy_of_uniform_logits_is_log_v(tmp_path):
+def test_uniform_logits_have_log_probability_minus_log_v(tmp_path):
     """#50: whatever the padding and the temperature."""
     found = base_model(save_base(tmp_path / "flat"))
     found.model.get_output_embeddings().weight.zero_()
     with found.without_adapters():
         for heat in (0.3, 1.0):
             got = told(found, batch(), heat)
-            assert torch.allclose(got.entropies[got.mask > 0], torch.tensor(math.log(SIZES["vocab_size"])))
             assert torch.allclose(got.logprobs[got.mask > 0], torch.tensor(-math.log(SIZES["vocab_size"])))
 
 
@@ -182,14 +177,13 @@ def test_picked_has_the_gradient_that_it_says():
         logs = ((h @ head.T) / HEAT).log_softmax(-1)
         return logs.gather(1, chosen[:, None])[:, 0]
 
-    got, entropy = Picked.apply(hidden, chosen, head, HEAT)
+    got = Picked.apply(hidden, chosen, head, HEAT)
     upstream = torch.randn(5, generator=source)
     (mine,) = torch.autograd.grad(got, hidden, upstream)
     (expected,) = torch.autograd.grad(function(hidden), hidden, upstream.double())
     assert gradcheck(function, (hidden,))
     assert torch.allclose(got.double(), function(hidden), atol=1e-5)
     assert torch.allclose(mine, expected, atol=1e-5)
-    assert not entropy.requires_grad
 
 
 def test_chunks_change_nothing(base, monkeypatch):

@@ -37,14 +37,13 @@ class Prompted:
 
 @record
 class Told:
-    """Log-probabilities (nats, at the temperature) and entropies of R rows' completion tokens, right-padded.
+    """Log-probabilities (nats, at the temperature) of R rows' completion tokens, right-padded.
 
-    `logprobs` (R, C) may carry a gradient; `entropies` (R, C) do not; `mask` (R, C) is 1 on real tokens, and where
-    it is 0 both are 0. Rows are the completions of all groups, one group after the other.
+    `logprobs` (R, C) may carry a gradient and are 0 where `mask` (R, C), 1 on real tokens, is. Rows are the
+    completions of all groups, one group after the other.
     """
 
     logprobs: torch.Tensor
-    entropies: torch.Tensor
     mask: torch.Tensor
 
 
@@ -82,8 +81,8 @@ def told(base: Base, groups: Sequence[Prompted], temperature: float = 1.0) -> To
     start = torch.tensor(before, device=device)[owner]  # (R,)
     hidden = _body(base, ids, start, max(before), cache)  # (R, C, H)
     keep = mask.bool()
-    logp, entropy = Picked.apply(hidden[keep], targets[keep], head_of(base), temperature)  # type: ignore[no-untyped-call]
-    return Told(logprobs=_spread(logp, keep), entropies=_spread(entropy, keep), mask=mask)
+    logp = Picked.apply(hidden[keep], targets[keep], head_of(base), temperature)  # type: ignore[no-untyped-call]
+    return Told(logprobs=_spread(logp, keep), mask=mask)
 
 
 def head_of(base: Base) -> torch.Tensor:
@@ -103,7 +102,7 @@ def head_of(base: Base) -> torch.Tensor:
 
 
 class Picked(torch.autograd.Function):
-    """log softmax(h W^T / t) at the chosen ids, and the entropy of the softmax, over chunks of tokens.
+    """log softmax(h W^T / t) at the chosen ids, over chunks of tokens.
 
     A token's number depends on its own h only and W is frozen, so the gradient is the upstream one times
     (W[id] - p W) / t, which the forward works out while it has p: no logits are kept and none are computed twice.
@@ -112,27 +111,23 @@ class Picked(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, ids: torch.Tensor, head: torch.Tensor, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`hidden` (N, H), `ids` (N,), `head` (V, H) -> log-probabilities (N,) and entropies (N,), float32."""
+    ) -> torch.Tensor:
+        """`hidden` (N, H), `ids` (N,), `head` (V, H) -> log-probabilities (N,), float32."""
         wanted = hidden.requires_grad or ctx.needs_input_grad[0]
         slope = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
         logp = torch.empty(len(ids), dtype=torch.float32, device=hidden.device)
-        entropy = torch.empty_like(logp)
         for start in range(0, len(ids), CHUNK):
             part = slice(start, start + CHUNK)
             logits = (hidden[part] @ head.T).float() / temperature  # (n, V)
             logits -= logits.logsumexp(dim=-1, keepdim=True)
             logp[part] = logits.gather(1, ids[part, None])[:, 0]
-            chances = logits.exp()
-            entropy[part] = -(chances * logits).sum(dim=-1)
             if wanted:
-                slope[part] = (head[ids[part]] - chances.to(head.dtype) @ head) / temperature
+                slope[part] = (head[ids[part]] - logits.exp_().to(head.dtype) @ head) / temperature
         ctx.save_for_backward(slope)
-        ctx.mark_non_differentiable(entropy)
-        return logp, entropy
+        return logp
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         (slope,) = ctx.saved_tensors
         return (upstream[:, None].to(slope.dtype) * slope if len(slope) else None), None, None, None
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.tasks.columns import Fields, Row, Unsupported
+from coterie.tasks.syntax import parsed
 
 MOST_TESTS = 50
 LONGEST_TEST = 20_000
@@ -46,8 +47,8 @@ def _lines(text: str) -> str:
 def _called(code: str, test: str) -> str | None:
     """The function of `code` that `test` calls, None where that is not plain."""
     try:
-        defined = {node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)}
-        used = [node.id for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)]
+        defined = {node.name for node in ast.walk(parsed(code)) if isinstance(node, ast.FunctionDef)}
+        used = [node.id for node in ast.walk(parsed(test)) if isinstance(node, ast.Name)]
     except (SyntaxError, ValueError):
         return None
     return next((name for name in used if name in defined), None)

@@ -1,6 +1,5 @@
 """What is wrong with the gold of an item: what its verifier could never judge, found before anybody is asked."""
 
-import ast
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from string import ascii_uppercase
 from coterie.config import nearest
 from coterie.tasks import instruction, math
 from coterie.tasks.items import Case, Item
+from coterie.tasks.syntax import literal_value, parsed
 
 PROBE = "0.123456"
 METRICS = (None, "exact", "python_literal", "f1")
@@ -52,7 +52,7 @@ def _qa_gold(item: Item) -> list[str]:
 
 def _literal(text: str) -> bool:
     try:
-        ast.literal_eval(text)
+        literal_value(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return False
     return True
@@ -63,7 +63,7 @@ def _function_gold(item: Item) -> list[str]:
         return ["there is no test, or one that is not a statement"]
     program = "\n".join([str(item.meta.get("test_setup") or ""), *map(str, item.tests)])
     try:
-        ast.parse(program)
+        parsed(program)
     except (SyntaxError, ValueError) as error:
         return [f"the tests do not parse: {error}"]
     return []

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from coterie.tasks.syntax import parsed
+
 LONGEST = 20_000
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 ARITHMETIC = frozenset({"countdown", "puzzle24"})
@@ -55,7 +57,7 @@ def unfit(dataset: str, answer: str) -> str:
 def _is_data(text: str) -> bool:
     """Whether evaluating the text is harmless: a literal, or no Python expression at all."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = parsed(text.strip(), "eval")
     except (SyntaxError, ValueError):
         return True
     except (MemoryError, RecursionError):
@@ -72,7 +74,7 @@ def _is_algebra(text: str) -> bool:
     if len(text) > 500 or text.count("(") > 40 or re.search(r"[\d.]e[+-]?\d", text, re.IGNORECASE):
         return False
     try:
-        return _digits(ast.parse(text.strip(), mode="eval").body) <= LARGEST
+        return _digits(parsed(text.strip(), "eval").body) <= LARGEST
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
 
@@ -129,7 +131,7 @@ def _twenty_four(answer: str, entry: Mapping[str, Any]) -> bool:
     if numbers != sorted(entry["metadata"]["numbers"]):
         return False
     try:
-        return _value(ast.parse(answer.strip(), mode="eval").body) == 24
+        return _value(parsed(answer.strip(), "eval").body) == 24
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return False
 

@@ -1,12 +1,12 @@
 """Short answers: normalised exact match, token F1, and Python literals compared by value and type."""
 
-import ast
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from coterie.tasks.syntax import literal_value
 from coterie.types import Score
 
 _LONGEST = 20_000
@@ -138,7 +138,7 @@ def literal(text: str) -> tuple[Any] | None:
     if len(text) > _LONGEST or _depth(text) > _DEEPEST or _NOISY.match(text):
         return None
     try:
-        return (ast.literal_eval(text),)
+        return (literal_value(text),)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
 

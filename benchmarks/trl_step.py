@@ -35,48 +35,61 @@ def say(tokens: int, seconds: float, **more) -> None:
     print(json.dumps({"tokens": tokens, "seconds": seconds, "peak_mib": peak, **more}), flush=True)
 
 
-def ours(tokens: int, steps: int) -> None:
-    import numpy as np
-    import torch
-
+def engine():
+    """Ours, over the embedded model, without an agent yet."""
     from coterie.backends.base_model import base_model
     from coterie.learning.adapters import Lora
-    from coterie.learning.engine import Engine, Group
+    from coterie.learning.engine import Engine
     from coterie.learning.learner import Optimiser
-    from coterie.learning.losses import Loss, advantages
-    from coterie.learning.sampler import Ask
-    from coterie.types import Message, Sampling, draw
+    from coterie.learning.losses import Loss
 
     rates = Optimiser(lr=RATE, floor=RATE, warmup=0, weight_decay=0.0)
     loss = Loss(ratio="token", beta=0.0, clip_high=0.2)
-    engine = Engine(base_model(MODEL), Lora(rank=RANK, alpha=ALPHA), rates, loss, max_batch=PROMPTS * GROUP)
-    engine.add("agent", 0)
-    sampling = Sampling(temperature=1.0, max_tokens=tokens)
+    return Engine(base_model(MODEL), Lora(rank=RANK, alpha=ALPHA), rates, loss, max_batch=PROMPTS * GROUP)
+
+
+def practise(made, name: str, step: int, tokens: int) -> tuple[int, float]:
+    """One agent samples and is updated: completion tokens, and the seconds that sampling took."""
+    import numpy as np
+    import torch
+
+    from coterie.learning.engine import Group
+    from coterie.learning.losses import advantages
+    from coterie.learning.sampler import Ask
+    from coterie.types import Message, Sampling, draw
+
+    sampling, began = Sampling(temperature=1.0, max_tokens=tokens), time.perf_counter()
+    prompts = [tuple(made.prompt_ids((Message(role="user", content=q),), 800)) for q in batch(step)]
+    asks = [
+        Ask(prompt=p, adapter=None, sampling=sampling, seed=draw(step, i, k))
+        for i, p in enumerate(prompts)
+        for k in range(GROUP)
+    ]
+    said = made.sample(name, asks)
+    sampled = time.perf_counter()
+    rewards = torch.tensor([reward_of(s.text) for s in said]).view(PROMPTS, GROUP)
+    gains = advantages(rewards).numpy()
+    groups = [
+        Group(
+            prompt=prompt,
+            completions=tuple(s.ids for s in said[i * GROUP : (i + 1) * GROUP]),
+            advantages=np.asarray(gains[i]),
+            truncated=tuple(s.finish == "length" for s in said[i * GROUP : (i + 1) * GROUP]),
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+    made.forward_backward(name, groups, 1.0)
+    assert made.optim_step(name).outcome == "done"
+    return sum(len(s.ids) for s in said), sampled - began
+
+
+def ours(tokens: int, steps: int) -> None:
+    made = engine()
+    made.add("agent", 0)
     for step, _ in zip(range(steps), sys.stdin, strict=False):
         began = time.perf_counter()
-        prompts = [tuple(engine.prompt_ids((Message(role="user", content=q),), 800)) for q in batch(step)]
-        asks = [
-            Ask(prompt=p, adapter=None, sampling=sampling, seed=draw(step, i, k))
-            for i, p in enumerate(prompts)
-            for k in range(GROUP)
-        ]
-        said = engine.sample("agent", asks)
-        sampled = time.perf_counter()
-        rewards = torch.tensor([reward_of(s.text) for s in said]).view(PROMPTS, GROUP)
-        gains = advantages(rewards).numpy()
-        groups = [
-            Group(
-                prompt=prompt,
-                completions=tuple(s.ids for s in said[i * GROUP : (i + 1) * GROUP]),
-                advantages=np.asarray(gains[i]),
-                truncated=tuple(s.finish == "length" for s in said[i * GROUP : (i + 1) * GROUP]),
-            )
-            for i, prompt in enumerate(prompts)
-        ]
-        engine.forward_backward("agent", groups, 1.0)
-        assert engine.optim_step("agent").outcome == "done"
-        count = sum(len(s.ids) for s in said)
-        say(count, time.perf_counter() - began, sampling_seconds=sampled - began)
+        count, sampling_seconds = practise(made, "agent", step, tokens)
+        say(count, time.perf_counter() - began, sampling_seconds=sampling_seconds)
 
 
 def theirs(tokens: int, steps: int) -> None:
@@ -148,20 +161,11 @@ def theirs(tokens: int, steps: int) -> None:
 
 
 class Side:
-    """One of the two, in its own process, which does a step when it is told to."""
+    """One of two, a script with its options in its own process, which does a step when it is told to."""
 
-    def __init__(self, name: str, chosen) -> None:
-        command = [
-            sys.executable,
-            __file__,
-            "--side",
-            name,
-            "--tokens",
-            str(chosen.tokens),
-            "--steps",
-            str(chosen.steps),
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(chosen.threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
+    def __init__(self, script: str, options: list[object], threads: int) -> None:
+        command = [sys.executable, script, *map(str, options)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -180,6 +184,10 @@ class Side:
                 raise SystemExit(f"{self.process.args} ended: {self.process.wait()}")
         self.rows.append(json.loads(line))
 
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
     def rate(self) -> float:
         """Median tokens a second; the first step warms up."""
         return median(row["tokens"] / row["seconds"] for row in self.rows[1:])
@@ -197,13 +205,13 @@ def main() -> None:
         return (ours if chosen.side == "ours" else theirs)(chosen.tokens, chosen.steps)
     if find_spec("trl") is None:
         return print("skipped: trl is not installed (pip install 'coterie[dev]')")
-    sides = {name: Side(name, chosen) for name in ("ours", "trl")}
+    same = ["--tokens", chosen.tokens, "--steps", chosen.steps]
+    sides = {name: Side(__file__, ["--side", name, *same], chosen.threads) for name in ("ours", "trl")}
     for _ in range(chosen.steps):
         for side in sides.values():
             side.step()
     for side in sides.values():
-        side.process.terminate()
-        side.process.wait()
+        side.end()
     rates = {name: side.rate() for name, side in sides.items()}
     peaks = {name: side.rows[-1]["peak_mib"] for name, side in sides.items()}
     found = {

@@ -20,12 +20,16 @@ from coterie.cli.main import cli
 from coterie.config import COMPONENTS, FILES, find
 from coterie.learning.adapters import Lora
 from coterie.learning.allocation import Allocation
+from coterie.learning.course import Lessons
+from coterie.learning.debate import Critic
 from coterie.learning.engine import Optimiser
 from coterie.learning.losses import Loss
-from coterie.learning.practice import Practice
+from coterie.learning.practice import Drill, Practice
 from coterie.learning.rewards import Rewards
 from coterie.learning.routing import RoutingUpdate
 from coterie.rollout import Limits
+from coterie.strategies.layers import Panel
+from coterie.strategies.memory import Route
 from coterie.tasks.catalog import KINDS
 from coterie.tasks.extract import CONTRACTS
 from coterie.team import Recipe
@@ -33,9 +37,12 @@ from coterie.types import Agent, Price, Sampling
 
 FOLDER = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by `make docs` from the code: change the code, not this page. -->"
-PARTS: tuple[type, ...] = (Agent, Sampling, Price, Limits, Endpoint, Deadlines, Retries, Rule)
+PARTS: tuple[type, ...] = (Agent, Sampling, Price, Limits, Endpoint, Deadlines, Retries, Rule, Panel, Route)
 """Records that settings are made of, each with a section of its own."""
-LEARNING: tuple[type, ...] = (Practice, Rewards, Allocation, RoutingUpdate, Lora, Optimiser, Loss)
+LEARNING: tuple[type, ...] = (
+    *(Lessons, Drill, Practice, Rewards, Allocation, RoutingUpdate, Critic),
+    *(Lora, Optimiser, Loss),
+)
 """The same for what a learner is made of."""
 NOT_SET = ("folder", "revision")
 """Fields of an agent that coterie fills in."""

@@ -1,10 +1,14 @@
 """Settings have bounds, and a recipe that breaks one is told so in a line that names the key."""
 
 import math
+import re
+import typing
+from dataclasses import is_dataclass
+from types import UnionType
 
 import pytest
 
-from coterie.config import build, validate
+from coterie.config import COMPONENTS, build, check_keys, find, validate
 from coterie.errors import ConfigError
 from coterie.rollout import Limits
 from coterie.types import Agent
@@ -19,6 +23,22 @@ WRONG = [
     ("strategy", "self_consistency", "temperature", (-0.1, NAN)),
     ("strategy", "best_of_n", "samples", (0,)),
     ("strategy", "vote", "threshold", (-0.1, NAN)),
+    ("strategy", "rem_moa", "layers", (0,)),
+    ("strategy", "rem_moa", "agreement", (0, 1.1, NAN)),
+    ("strategy", "rem_moa", "aggregator_contrastive", (0,)),
+    (
+        "strategy",
+        "rem_moa",
+        "panel",
+        ({"width": 0}, {"quorum": 0}, {"deadline": 0}, {"deadline": INF}, {"context": 0}),
+    ),
+    ("strategy", "moa", "layers", (0,)),
+    ("strategy", "rmoa", "keep", (0,)),
+    ("strategy", "smoa", "keep", (0,)),
+    ("strategy", "self_moa", "samples", (0,)),
+    ("strategy", "self_refine", "rounds", (-1,)),
+    ("strategy", "debate", "rounds", (0,)),
+    ("strategy", "rank_and_fuse", "keep", (0,)),
     ("router", "cheapest", "prompt_tokens", (-1,)),
     ("router", "knn", "k", (0,)),
     ("router", "mlp", "layers", ([8, 0],)),
@@ -88,3 +108,59 @@ def test_the_edges_are_inside():
     assert build("strategy", {"use": "vote", "threshold": 0}).threshold == 0
     assert build("strategy", {"use": "self_consistency", "temperature": None}).temperature is None
     assert build("router", {"use": "mlp", "layers": [], "validation": 0}).validation == 0
+
+
+# --- truth values are no numbers ----------------------------------------------------------------------
+
+
+def numeric(cls, path=()):
+    """Every setting of a component and of what it holds that asks for a number, as a path of keys."""
+    for key, hint in typing.get_type_hints(cls).items():
+        parts = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        if {int, float} & set(parts) and bool not in parts:
+            yield (*path, key)
+        for part in parts:
+            if is_dataclass(part):
+                yield from numeric(part, (*path, key))
+
+
+def settings_of(path, value):
+    """`value` under a path of keys."""
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+ALL = [(kind, name) for kind, table in COMPONENTS.items() for name in table]
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_true_is_not_one_in_any_setting(kind, name):
+    """pydantic reads true as 1: `queries: true` would train on one query."""
+    cls = find(kind, name)
+    for path in numeric(cls):
+        for value in (True, False):
+            with pytest.raises(ConfigError, match=rf"^toy\.{re.escape('.'.join(path))}: {value}: true and false"):
+                validate(cls, settings_of(path, value), "toy")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "table", "where"),
+    [
+        ("learner", "coevolve", {"tasks": {"builtin": True}}, "tasks"),
+        ("learner", "coevolve", {"tasks": {}, "optimiser": {"betas": [0.9, True]}}, "optimiser.betas"),
+        ("router", "mlp", {"layers": [True, 8]}, "layers"),
+        ("encoder", "hidden", {"layers": [False]}, "layers"),
+    ],
+)
+def test_true_is_not_one_within_a_list_or_a_mapping(kind, name, table, where):
+    with pytest.raises(ConfigError, match=rf"^toy\.{re.escape(where)}: .*true and false are no numbers"):
+        validate(find(kind, name), table, "toy")
+
+
+def test_numbers_are_asked_for_in_many_settings_and_true_stands_where_it_may():
+    found = {name: len(list(numeric(find(kind, name)))) for kind, name in ALL}
+    assert found["coevolve"] > 40
+    assert found["vote"] == 1
+    assert validate(find("router", "knn"), {"standardise": True, "k": 1}, "toy").standardise is True
+    check_keys(Agent, {**AGENT, "sampling": {"temperature": 1}}, "toy")

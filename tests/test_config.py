@@ -1,12 +1,13 @@
 """Strict configuration: whatever is misspelt is refused in one line that names the nearest known thing."""
 
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 import pytest
 
 from coterie.config import build, find, names, override, read_yaml, validate
 from coterie.errors import ConfigError
+from coterie.learning.losses import Loss
 from coterie.rollout import Limits
 from coterie.strategies.vote import Vote
 from coterie.types import spec
@@ -47,6 +48,30 @@ def test_a_wrong_table_is_one_clear_line(table, words):
 def test_an_unknown_key_is_found_at_any_depth():
     with pytest.raises(ConfigError, match=r"file\.yaml\.limits: unknown key 'call'; did you mean 'calls'"):
         validate(Outer, {"limits": {"call": 3}}, "file.yaml")
+
+
+@spec
+class Learns:
+    loss: Loss = field(default_factory=Loss)
+
+
+@pytest.mark.parametrize("name", Loss.presets)
+def test_a_recipe_begins_from_a_published_loss_by_its_name(name):
+    """By itself, with settings of its own, and with one laid over it on the command line."""
+    known = Loss.presets[name]
+    assert validate(Learns, {"loss": name}, "r").loss == known
+    assert validate(Learns, {"loss": {"use": name, "beta": 0.5}}, "r").loss == replace(known, beta=0.5)
+    table = override({"loss": name}, ["loss.limit=7"])
+    assert validate(Learns, table, "r").loss == replace(known, limit=7)
+
+
+def test_a_preset_that_is_none_is_named_and_so_is_a_wrong_key_beside_one():
+    with pytest.raises(ConfigError, match=r"^r\.loss: no preset 'gsop'; did you mean 'gspo'"):
+        validate(Learns, {"loss": "gsop"}, "r")
+    with pytest.raises(ConfigError, match=r"^r\.loss: unknown key 'betta'; did you mean 'beta'"):
+        validate(Learns, {"loss": {"use": "dapo", "betta": 1}}, "r")
+    with pytest.raises(ConfigError, match=r"^r\.loss: no preset 3"):
+        validate(Learns, {"loss": {"use": 3}}, "r")
 
 
 def test_names_resolve_and_every_builtin_can_be_imported():

@@ -88,7 +88,18 @@ def table_of(name: str, **more: Any) -> dict[str, Any]:
 def router(name: str):
     """The router as a user would have it, fitted where it learns; once, as nothing that a test does changes it."""
     made = build("router", table_of(name))
+    if name == "learned_scores":
+        return online(made.encoder)
     return made.fit(outcomes()) if name in LEARNED else made
+
+
+def online(encoder: Any) -> Any:
+    """The one router that only training makes."""
+    from coterie.learning.routing import RoutingLearner, RoutingUpdate
+
+    settings = RoutingUpdate(metric="regression", hidden=8, standardise=0)
+    width = encoder.encode([QUERIES[0].messages]).shape[1]
+    return RoutingLearner(POOL.names(), width, settings).router(POOL, encoder)
 
 
 @pytest.mark.parametrize("name", names("router"))

@@ -80,7 +80,8 @@ class Desk:
             assert [line for line in text.splitlines() if line not in self.last.splitlines()] == []
 
     def write(self, name: str, text: str) -> None:
-        whole = re.sub(r"http://localhost:\d+/v1", self.server, text) + MORE.get(name, lambda: "")()
+        more = _pairs if "larger" in text else MORE.get(name, lambda: "")
+        whole = re.sub(r"http://localhost:\d+/v1", self.server, text) + more()
         (self.folder / name).write_text(whole, encoding="utf-8")
 
     def command(self, words: list[str]) -> str:
@@ -152,6 +153,21 @@ def _log() -> str:
 
 
 MORE: dict[str, Callable[[], str]] = {"mine.jsonl": _rows, "september.csv": _log}
+
+
+def _pairs() -> str:
+    """More questions about two numbers, of the two kinds that the guide shows."""
+    asked = {
+        "larger": ("Which is larger: {} or {}?", max),
+        "first": ("Which is named first: {} or {}?", lambda a, b: a),
+    }
+    rows = [
+        {"question": ask.format(a, b), "answer": rule(a, b), "domain": name}
+        for name, (ask, rule) in asked.items()
+        for a in range(1, 6)
+        for b in range(6, 10)
+    ]
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def write_log(path: Path, seed: int) -> None:
@@ -250,6 +266,17 @@ def a_report(desk: Desk) -> None:
         assert set(shown) <= cards()
 
 
+def trained_agents(desk: Desk) -> None:
+    """The run used its budget up, its team answers, and PEFT can read the adapters."""
+    rounds = [json.loads(line) for line in Path("runs/mine/metrics.jsonl").read_text().splitlines()]
+    assert rounds[-1]["completions"] == 64
+    assert "mine, trained" in desk.last_of("eval")
+    assert {path.parent.name for path in Path("adapters").glob("*/adapter_config.json")} == {"a", "b"}
+    page = Path("training.html").read_text(encoding="utf-8")
+    assert [word for word in ("larger", "first", "familiarity") if word not in page.casefold()] == []
+    assert "fam" in desk.last_of("ask")
+
+
 def cards() -> set[str]:
     """Titles of all cards and tiles, from the code that makes them."""
     folder = ROOT / "src" / "coterie" / "evaluation"
@@ -271,6 +298,7 @@ ENDS: dict[str, Callable[[Desk], None]] = {
     "own-logs.md": own_logs,
     "own-models.md": own_models,
     "read-a-report.md": a_report,
+    "train-agents.md": trained_agents,
     "write-a-router.md": a_router,
     "write-a-strategy.md": a_strategy,
     "write-a-task.md": a_task,

@@ -63,6 +63,11 @@ def test_the_revision_follows_the_adapters_content_not_its_place(tmp_path: Path)
         ({"name": "a", "model": "local:x", "revision": "1"}, "worked out"),
         ({"name": "a", "model": "local:x", "adapter": "nowhere"}, "is not a folder"),
         ({"name": "a", "model": "local:x", "role": "boss"}, "role"),
+        ({"name": "", "model": "local:x"}, "name '': must be printable"),
+        ({"name": " a", "model": "local:x"}, "name ' a': must be printable, with no space around it"),
+        ({"name": "a\nb", "model": "local:x"}, r"name 'a\\nb': must be printable"),
+        ({"name": "\x1b[31ma", "model": "local:x"}, r"name '\\x1b\[31ma': must be printable"),
+        ({"name": "a\u202eb", "model": "local:x"}, r"name 'a\\u202eb': must be printable"),
     ],
 )
 def test_a_wrong_agent_is_refused_by_name(tmp_path: Path, table, word):

@@ -1,11 +1,16 @@
 """Recipes that extend others: what is laid over what, and that each ablation differs by the key it ablates."""
 
+import json
+import re
+
 import pytest
 import yaml
 
 from coterie.config import laid_over
 from coterie.errors import ConfigError
 from coterie.learning.training import settings_of
+from coterie.strategies.prompts import SHAPE
+from coterie.strategies.reviewer import BEST, WORST, read
 from coterie.team import Team, read_recipe, recipe_file, recipes
 
 ABLATIONS = [name for name in recipes() if name.startswith("cera/ablations/")]
@@ -36,11 +41,93 @@ def test_an_ablation_differs_from_its_parent_by_what_it_ablates(name):
     settings_of(Team.load(name))
 
 
-@pytest.mark.parametrize("name", [n for n in recipes() if n.startswith("cera/") and n not in ABLATIONS])
+@pytest.mark.parametrize("name", [n for n in recipes() if n.startswith("cera/") and n.count("/") == 1])
 def test_a_published_setting_loads_without_its_model(name):
     team = Team.load(name)
     assert settings_of(team).tasks
     assert len(team.pool) == (3 if name.endswith("heterogeneous") else 4)
+
+
+REM_MOA = [name for name in recipes() if name.startswith("rem_moa/")]
+MOA = [name for name in recipes() if name.startswith("moa/")]
+
+
+@pytest.mark.parametrize("name", [name for name in REM_MOA if "/ablations/" in name])
+def test_an_ablation_of_rem_moa_differs_from_the_published_setting_by_one_switch(name):
+    changed = differing(name, "rem_moa/qwen2.5-7b")
+    assert len(changed) == 1
+    assert changed <= {"strategy.adjacent", "strategy.shared", "strategy.rationales"}
+
+
+def test_there_is_a_recipe_for_every_ablation_and_every_mixture():
+    assert sum("/ablations/" in name for name in REM_MOA) == 3
+    used = {read_recipe(recipe_file(name))["strategy"]["use"] for name in (*MOA, *REM_MOA)}
+    mixtures = {
+        "attention_moa",
+        "debate",
+        "moa",
+        "rank_and_fuse",
+        "rem_moa",
+        "rmoa",
+        "self_moa",
+        "self_refine",
+        "smoa",
+    }
+    assert used == mixtures | {"self_consistency"}
+
+
+@pytest.mark.parametrize("name", [*REM_MOA, *MOA])
+def test_a_mixtures_recipe_loads_without_its_models(name):
+    team = Team.load(name)
+    assert len(team.pool.names()) >= 3
+    assert team.name not in ("", name)
+
+
+def test_the_published_reviewer_is_held_to_the_form_that_its_prompt_asks_for():
+    """The schema of the endpoint has the names of the prompt's shape and the scale of its reader."""
+    schema = read_recipe(recipe_file("rem_moa/qwen2.5-7b"))["backends"]["http"]["endpoints"]["reviews"][
+        "json_schema"
+    ]
+    item = schema["properties"]["reviews"]["items"]
+    shape = json.loads(re.sub("NUMBER|SCORE", "1", SHAPE))
+    assert schema["required"] == list(shape)
+    assert item["required"] == list(item["properties"]) == list(shape["reviews"][0])
+    assert (item["properties"]["score"]["minimum"], item["properties"]["score"]["maximum"]) == (WORST, BEST)
+    assert read(json.dumps(shape), 1).exact
+
+
+BASELINES = {
+    "at-grpo": "ATGRPO",
+    "base": None,
+    "experts": None,
+    "gspo": "Coevolve",
+    "icl": None,
+    "lin-ucb": None,
+    "maporl": "MAPoRL",
+    "route-moa": None,
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_has_the_budget_rewards_and_data_of_what_it_is_compared_with(name):
+    team, other = Team.load(f"cera/baselines/{name}"), settings_of(Team.load("cera/smollm2"))
+    if BASELINES[name] is None:
+        assert team.config["learner"] is None
+        return
+    settings = settings_of(team)
+    assert type(settings).__name__ == BASELINES[name]
+    for part in ("tasks", "queries", "updates", "completions", "rewards", "optimiser", "lora", "max_batch"):
+        assert getattr(settings, part) == getattr(other, part), part
+    assert {agent.sampling for agent in team.pool.values()} == {
+        agent.sampling for agent in Team.load("cera/smollm2").pool.values()
+    }
+    assert team.contracts == Team.load("cera/smollm2").contracts
+
+
+def test_every_baseline_is_tested():
+    assert {n.removeprefix("cera/baselines/") for n in recipes() if n.startswith("cera/baselines/")} == set(
+        BASELINES
+    )
 
 
 def test_mappings_join_and_everything_else_replaces():

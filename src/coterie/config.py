@@ -9,7 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -35,7 +35,9 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "hashed": "coterie.features.hashed:Hashed",
     },
     "learner": {
+        "at_grpo": "coterie.learning.tree:ATGRPO",
         "coevolve": "coterie.learning.coevolve:Coevolve",
+        "maporl": "coterie.learning.debate:MAPoRL",
     },
     "router": {
         "best_single": "coterie.routers.baselines:BestSingle",
@@ -49,6 +51,7 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "icl": "coterie.routers.in_context:ICL",
         "forest": "coterie.routers.forest:Forest",
         "knn": "coterie.routers.supervised:KNN",
+        "learned_scores": "coterie.routers.learned_scores:LearnedScores",
         "lin_ucb": "coterie.routers.bandit:LinUCB",
         "matrix_factorisation": "coterie.routers.factorisation:MatrixFactorisation",
         "mlp": "coterie.routers.supervised:MLP",
@@ -60,9 +63,18 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "uniform": "coterie.routers.baselines:Uniform",
     },
     "strategy": {
+        "attention_moa": "coterie.strategies.attention_moa:AttentionMoA",
         "best_of_n": "coterie.strategies.single:BestOfN",
+        "debate": "coterie.strategies.exchange:Debate",
+        "moa": "coterie.strategies.moa:MoA",
+        "rank_and_fuse": "coterie.strategies.rank_and_fuse:RankAndFuse",
+        "rem_moa": "coterie.strategies.rem_moa:RemMoA",
+        "rmoa": "coterie.strategies.rmoa:RMoA",
         "self_consistency": "coterie.strategies.single:SelfConsistency",
+        "self_moa": "coterie.strategies.moa:SelfMoA",
+        "self_refine": "coterie.strategies.exchange:SelfRefine",
         "single": "coterie.strategies.single:Single",
+        "smoa": "coterie.strategies.moa:SMoA",
         "top_k": "coterie.strategies.vote:TopK",
         "vote": "coterie.strategies.vote:Vote",
     },
@@ -151,6 +163,7 @@ def validate(cls: Any, table: Any, where: str) -> Any:
     """A strict dataclass from a mapping; a wrong key or value is a ConfigError of one line."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a mapping of settings, not {type(table).__name__}")
+    table = _spelt_out(cls, table, where)
     check_keys(cls, table, where)
     try:
         return TypeAdapter(cls).validate_python(table)
@@ -161,13 +174,35 @@ def validate(cls: Any, table: Any, where: str) -> Any:
         raise ConfigError(f"{where}{'.' * bool(path)}{path}: {reason}") from None
 
 
+def _spelt_out(cls: Any, table: Mapping[Any, Any], where: str) -> dict[Any, Any]:
+    """The table with a field's named settings, those in `presets` of its class, written out: `loss: dapo`.
+
+    `{use: dapo, beta: 0.01}` is that with another `beta`.
+    """
+    hints, found = typing.get_type_hints(cls), dict(table)
+    for key, value in table.items():
+        known = getattr(_dataclass_in(hints.get(key)), "presets", None)
+        inner = {"use": value} if isinstance(value, str) else value
+        if known is None or not isinstance(inner, Mapping) or "use" not in inner:
+            continue
+        if (name := inner["use"]) not in known:
+            raise ConfigError(f"{where}.{key}: no preset {shown(name)}{nearest(str(name), known)}")
+        found[key] = asdict(known[name]) | {part: given for part, given in inner.items() if part != "use"}
+    return found
+
+
 def check_keys(cls: Any, table: Mapping[Any, Any], where: str) -> None:
-    """Raise ConfigError for the first key, at any depth, that the dataclass does not have."""
+    """Raise ConfigError for the first key, at any depth, that the dataclass does not have, or that has no number.
+
+    pydantic takes true for 1.
+    """
     hints = typing.get_type_hints(cls)
     known = [field.name for field in fields(cls) if field.init and not field.name.startswith("_")]
     for key, value in table.items():
         if key not in known:
             raise ConfigError(f"{where}: unknown key {shown(key)}{nearest(str(key), known)}")
+        if _has_no_number(hints[key], value):
+            raise ConfigError(f"{where}.{key}: {shown(value)}: true and false are no numbers")
         inner = _dataclass_in(hints[key])
         if inner is not None and isinstance(value, Mapping):
             check_keys(inner, value, f"{where}.{key}")
@@ -177,10 +212,25 @@ def check_keys(cls: Any, table: Mapping[Any, Any], where: str) -> None:
                 check_keys(named, table_of, f"{where}.{key}.{name}")
 
 
+def _has_no_number(hint: Any, value: Any) -> bool:
+    """Whether a truth value stands where a hint asks for a number, also within its lists and mappings."""
+    options = _options(hint)
+    if isinstance(value, bool):
+        return bool not in options and bool({int, float} & set(options))
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    parts = [part for option in options for part in typing.get_args(option)]
+    return any(_has_no_number(part, each) for each in inner for part in parts)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint allows, one or those of a union."""
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if union else (hint,)
+
+
 def _dataclass_in(hint: Any) -> Any:
     """The dataclass that a hint allows (`Sampling`, `Sampling | None`), or None."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return next((option for option in options if isinstance(option, type) and is_dataclass(option)), None)
+    return next((one for one in _options(hint) if isinstance(one, type) and is_dataclass(one)), None)
 
 
 def _dataclass_named_in(hint: Any) -> Any:

@@ -43,8 +43,8 @@ class Outcomes:
     def from_traces(traces: Iterable[Trace], pool: Pool | None = None) -> "Outcomes":
         """One row a query, from scored turns; an agent's several samples of a query are averaged.
 
-        Only turns of an agent as its pool had it count, not those at another temperature; with `pool`, only
-        those of its very revisions.
+        Only turns of an agent as its pool had it count, not those at another temperature, and only answers to the
+        query alone, not to one with others' answers beside it; with `pool`, only those of its very revisions.
         """
         rows = [_own_turns(trace, pool) for trace in traces]
         rows = [trace for trace in rows if trace.turns]
@@ -75,7 +75,8 @@ class Outcomes:
 
 
 def _own_turns(trace: Trace, pool: Pool | None) -> Trace:
+    turns = tuple(turn for turn in trace.turns if turn.answers and not turn.reads)
     if pool is None and not trace.revisions:
-        return trace
+        return replace(trace, turns=turns)
     wanted = trace.revisions if pool is None else {agent.name: agent.revision for agent in pool.values()}
-    return replace(trace, turns=tuple(t for t in trace.turns if t.revision == wanted.get(t.agent)))
+    return replace(trace, turns=tuple(t for t in turns if t.revision == wanted.get(t.agent)))

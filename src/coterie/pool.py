@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from coterie.config import nearest, read_yaml, validate
+from coterie.config import nearest, read_yaml, shown, validate
 from coterie.errors import ConfigError
 from coterie.types import Agent, Pool
 
@@ -84,6 +84,8 @@ def agent_from(table: Mapping[str, Any], where: str, base: Path, own_folder: boo
         if key in table:
             raise ConfigError(f"{where}: {key!r} is worked out, it cannot be set")
     agent: Agent = validate(Agent, table, where)
+    if not agent.name.isprintable() or agent.name != agent.name.strip() or not agent.name:
+        raise ConfigError(f"{where}: name {shown(agent.name)}: must be printable, with no space around it")
     split_model(agent.model)
     adapter = agent.adapter or ("adapter" if own_folder and (base / "adapter").is_dir() else None)
     if adapter is not None and not (base / adapter).is_dir():

@@ -6,28 +6,34 @@ under other latencies gives the same trace. It knows no backend: it is given one
 
 import asyncio
 import time
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from coterie.errors import AllAgentsFailed, BackendError, BudgetExceeded
+from coterie.errors import AllAgentsFailed, BackendError, BudgetExceeded, TimedOut
+from coterie.layered import ANSWERING
 from coterie.types import (
     Agent,
     Amount,
     Completion,
     Count,
+    Exit,
     Failure,
     Message,
     Messages,
+    Part,
     Pool,
     Query,
     Reader,
+    Review,
     Router,
     Routing,
     State,
     Trace,
     Turn,
     draw,
+    record,
     spec,
 )
 
@@ -43,6 +49,22 @@ class Limits:
     tokens: Count | None = None
     cost_usd: Amount | None = None
     seconds: Amount | None = 600.0
+
+
+@record
+class Ask:
+    """One call that a strategy wants made. Without `messages` the agent is asked the query itself.
+
+    `seconds` is how long the answer is waited for; then the call is cancelled and has failed.
+    """
+
+    agent: str
+    messages: Messages = ()
+    reads: tuple[int, ...] = ()
+    temperature: float | None = None
+    part: Part = ""
+    layer: int = 0
+    seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +115,9 @@ class Rollout:
     turns: list[Turn] = field(default_factory=list, init=False)
     routings: list[Routing] = field(default_factory=list, init=False)
     failures: list[Failure] = field(default_factory=list, init=False)
+    reviews: list[Review] = field(default_factory=list, init=False)
+    exits: list[Exit] = field(default_factory=list, init=False)
+    degraded: list[str] = field(default_factory=list, init=False)
     _ledger: Ledger = field(default_factory=Ledger, init=False)
     _asked: dict[str, int] = field(default_factory=dict, init=False)
     _waited: float = field(default=0.0, init=False)
@@ -125,65 +150,79 @@ class Rollout:
         reads: Sequence[int] = (),
         temperature: float | None = None,
     ) -> list[Turn]:
-        """Ask several agents at once; a name given k times is sampled k times, each with its own seed.
+        """Ask several agents the same thing at once; a name given k times is sampled k times, each with its own
+        seed. As `ask_each`, without those that failed.
+        """
+        read = tuple(reads)
+        asks = [Ask(agent=name, messages=messages, reads=read, temperature=temperature) for name in names]
+        return [turn for turn in await self.ask_each(asks) if turn is not None]
 
-        A call that fails is noted and left out. Turns are recorded in the order of `names`. Where a limit
-        leaves room for some calls only, those are made and recorded before BudgetExceeded is raised.
+    async def ask_each(self, asks: Sequence[Ask]) -> list[Turn | None]:
+        """Make all calls at once; a turn for each, None for one that failed and is noted.
+
+        Turns are recorded in the order of `asks`. Where a limit leaves room for some calls only, those are made and
+        recorded before BudgetExceeded is raised. Raises AllAgentsFailed where none gave a turn.
         """
         calls: list[asyncio.Task[Turn]] = []
         spent: BudgetExceeded | None = None
-        for name in names:
-            agent = _varied(self.pool[name], temperature, None if messages else self.reader)
-            prompt = with_instruction(agent, messages or self.query.messages)
+        for ask in asks:
+            read = not ask.messages or ask.part in ANSWERING[1:]
+            agent = _varied(self.pool[ask.agent], ask.temperature, self.reader if read else None)
+            prompt = with_instruction(agent, ask.messages or self.query.messages)
             try:
                 held = self._ledger.reserve(agent, prompt, self.limits)
             except BudgetExceeded as error:
                 spent = error
                 break
-            nth = self._asked[name] = self._asked.get(name, -1) + 1
-            asking = self._generate(agent, prompt, tuple(reads), held, self._seed(name, nth))
+            # Only proposals count as the agent's own calls: what a mixture asks beside them changes no seed of
+            # theirs, and a layer's aggregation is the same however many layers follow.
+            whose = ask.agent if ask.part in ("", "proposer") else f"{ask.agent}/{ask.part}/{ask.layer}"
+            nth = self._asked[whose] = self._asked.get(whose, -1) + 1
+            asking = self._generate(ask, agent, prompt, held, self._seed(whose, nth))
             calls.append(asyncio.ensure_future(asking))
-        turns = await self._gather(names, calls)
+        turns = await self._gather([ask.agent for ask in asks], calls)
         if spent is not None:
             raise spent
-        if not turns:
+        if not any(turns):
             raise AllAgentsFailed(", ".join(f"{f.agent}: {f.message}" for f in self.failures[-len(calls) :]))
         return turns
 
-    async def _gather(self, names: Sequence[str], calls: list["asyncio.Task[Turn]"]) -> list[Turn]:
+    async def _gather(self, names: Sequence[str], calls: list["asyncio.Task[Turn]"]) -> list[Turn | None]:
         """Wait for all calls; also when cancelled, what is finished gets on the trace."""
         start, before = time.perf_counter(), len(self.turns)
         self._lost = 0.0
         try:
             await asyncio.gather(*calls, return_exceptions=True)  # cancelled, it cancels all and sees them end
         finally:
-            results = [_outcome(call) for call in calls]
-            for name, result in zip(names, results, strict=False):
-                self._note(name, result)
+            results = [CancelledError() if c.cancelled() else c.exception() or c.result() for c in calls]
+            turns = [self._note(name, result) for name, result in zip(names, results, strict=False)]
             self._waited += time.perf_counter() - start
             self._path += max([self._lost, *(t.completion.seconds for t in self.turns[before:])])
         systemic = [r for r in results if isinstance(r, BaseException) and not isinstance(r, BackendError)]
         if systemic:
             raise systemic[0]
-        return self.turns[before:]
+        return turns
 
-    def _note(self, name: str, result: Turn | BaseException) -> None:
+    def _note(self, name: str, result: Turn | BaseException) -> Turn | None:
         if isinstance(result, Turn):
             turn = replace(result, index=len(self.turns))
             self.turns.append(turn)
             self.watch(turn)
-        elif isinstance(result, BackendError):
+            return turn
+        if isinstance(result, BackendError):
             self.failures.append(_failure(self.pool[name], result))
+        return None
 
-    async def _generate(
-        self, agent: Agent, prompt: Messages, reads: tuple[int, ...], held: tuple[int, float], seed: int
-    ) -> Turn:
+    async def _generate(self, ask: Ask, agent: Agent, prompt: Messages, held: tuple[int, float], seed: int) -> Turn:
         completion, began = None, time.perf_counter()
         used: tuple[int, float | None] = (0, 0.0)
         try:
-            completion = await self.generate(agent, prompt, seed)
+            async with asyncio.timeout(ask.seconds) as clock:
+                completion = await self.generate(agent, prompt, seed)
             used = _used(agent, completion)
         except TimeoutError as error:
+            if clock.expired():
+                raise TimedOut(f"no answer within the {ask.seconds:g} s of its step") from None
             raise BackendError(f"timed out {error}".strip()) from None
         except BackendError as error:
             used = _used(agent, error)
@@ -199,9 +238,11 @@ class Rollout:
             revision=agent.revision,
             messages=prompt,
             completion=completion,
-            answer=self.reader.extract(completion.text),
-            reads=reads,
+            answer=self.reader.extract(completion.text) if ask.part in ANSWERING else None,
+            reads=ask.reads,
             cost=used[1],
+            part=ask.part,
+            layer=ask.layer,
         )
 
     def finish(self, final: Turn | None, stopped: Literal["done", "budget", "failed"]) -> Trace:
@@ -216,17 +257,13 @@ class Rollout:
             failures=tuple(self.failures),
             stopped=stopped,
             seconds=time.perf_counter() - self._began - self._waited + self._path,
+            reviews=tuple(self.reviews),
+            exits=tuple(self.exits),
+            degraded="; ".join(self.degraded),
         )
 
     def _seed(self, name: str, nth: int) -> int:
         return draw(self.seed, self.query.id, self.sample, name, nth)
-
-
-def _outcome(call: "asyncio.Task[Turn]") -> Turn | BaseException:
-    """What a call that is over gave, or failed with."""
-    if call.cancelled():
-        return asyncio.CancelledError()
-    return call.exception() or call.result()
 
 
 def _used(agent: Agent, call: Completion | BackendError) -> tuple[int, float | None]:

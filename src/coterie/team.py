@@ -19,6 +19,7 @@ from coterie.errors import AllAgentsFailed, BudgetExceeded, ConfigError
 from coterie.pool import read_pool, revise, split_model
 from coterie.rollout import Limits, Rollout, Strategy, Watch
 from coterie.storage.cache import Cache, call_key
+from coterie.strategies.memory import ranked
 from coterie.strategies.vote import weighted_vote
 from coterie.tasks.catalog import query_of, reader_of
 from coterie.types import Agent, Backend, Completion, Messages, Pool, Query, Router, Trace, Turn, spec
@@ -172,7 +173,7 @@ class Team:
                 raise
             stopped = "budget"
         except AllAgentsFailed:
-            stopped = "failed"
+            return rollout.finish(None, "failed")  # also where some answered, but fewer than the strategy's quorum
         return rollout.finish(await asyncio.to_thread(best_so_far, rollout), stopped)
 
     def rollout(self, query: Query, sample: int = 0, watch: Watch = lambda event: None) -> Rollout:
@@ -273,16 +274,23 @@ class Team:
     def _check(self, pool: Pool) -> None:
         if not pool.names("solver"):
             raise ConfigError(f"team {self.name!r} has no agent with role solver")
+        if (check := getattr(self.strategy, "check", None)) is not None:
+            check(pool, self.limits)
         unknown = [a.name for a in pool.values() if a.price.of(1, 1) is None]
         if self.limits.cost_usd is not None and unknown:
             raise ConfigError(f"limits.cost_usd cannot be kept: the price of agent {unknown[0]!r} is unknown")
 
 
 def best_so_far(rollout: Rollout) -> Turn | None:
-    """The vote over the solvers' turns that a stopped rollout has, by its last routing."""
+    """What a stopped rollout has: a mixture's last answer for all, else its best-ranked proposal, else the vote
+    over the answers of its last layer by the last routing.
+    """
+    if rollout.exits or rollout.reviews:
+        return rollout.turns[rollout.exits[-1].turn if rollout.exits else ranked(rollout.reviews)[0].turn]
     scores = rollout.routings[-1].scores or rollout.routings[-1].weights if rollout.routings else {}
-    turns = [turn for turn in rollout.turns if turn.role == "solver"]
-    return weighted_vote(turns, scores, rollout.reader.same)
+    turns = [turn for turn in rollout.turns if turn.answers and turn.role == "solver"]
+    last = max((turn.layer for turn in turns), default=0)
+    return weighted_vote([turn for turn in turns if turn.layer == last], scores, rollout.reader.same)
 
 
 def recipe_file(source: str | Path) -> Path:

@@ -8,35 +8,13 @@ else. Every record here is immutable.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-T = TypeVar("T")
-STRICT = ConfigDict(extra="forbid")
-
-# Bounds of settings, which `config.validate` reports; direct construction does not check them.
-Count = Annotated[int, Field(ge=0)]
-Size = Annotated[int, Field(ge=1)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-
-if TYPE_CHECKING:  # type checkers know `replace` and `asdict` for the one true decorator only
-    from dataclasses import dataclass as record
-    from dataclasses import dataclass as spec
-else:
-    record = dataclass(frozen=True, slots=True, kw_only=True)
-
-    def spec(cls: type[T]) -> type[T]:
-        """A component that is its own configuration: a frozen keyword-only dataclass, strict about its keys.
-
-        `use: <name>` in a recipe picks the class, the other keys are its fields.
-        """
-        cls.__pydantic_config__ = STRICT
-        return dataclass(frozen=True, kw_only=True)(cls)
-
+from coterie.layered import ANSWERING, Exit, Part, Review
+from coterie.records import STRICT, Amount, Count, Positive, Share, Size, record, spec  # noqa: F401
 
 # --- what is asked -----------------------------------------------------------------------------------
 
@@ -214,7 +192,8 @@ class Score:
 class Turn:
     """One agent's contribution. `reads` are the indices of the earlier turns it was shown.
 
-    `cost` is dollars, None where a price is unknown.
+    `cost` is dollars, None where a price is unknown. In a mixture `part` is what the turn was for, `layer` counts
+    from 1; `answer` is None where the turn does not answer the query.
     """
 
     index: int
@@ -227,6 +206,13 @@ class Turn:
     reads: tuple[int, ...] = ()
     cost: float | None = None
     score: Score | None = None
+    part: Part = ""
+    layer: int = 0
+
+    @property
+    def answers(self) -> bool:
+        """Whether the turn answers the query; a review or a critique is no answer, and never graded as one."""
+        return self.part in ANSWERING
 
 
 @record
@@ -285,7 +271,8 @@ class Trace:
     """The whole history of one query: the only thing evaluation and learning read.
 
     `seconds` is the time the query takes when no call comes from the cache: the critical path of its
-    calls plus the measured rest.
+    calls plus the measured rest. `reviews` and `exits` are those of a mixture; `degraded` says what an answer went
+    without, if anything: an aggregator, a layer.
     """
 
     query: Query
@@ -298,6 +285,9 @@ class Trace:
     failures: tuple[Failure, ...] = ()
     stopped: Literal["done", "budget", "failed"] = "done"
     seconds: float = 0.0
+    reviews: tuple[Review, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    degraded: str = ""
 
     def decisions(self, pool: Pool) -> Iterator[tuple[State, Routing]]:
         """Every routing with the state it was made in, for learning from it."""

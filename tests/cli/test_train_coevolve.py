@@ -22,8 +22,10 @@ from rich.console import Console  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
 
 from coterie.cli import board as boards  # noqa: E402
+from coterie.cli import demo  # noqa: E402
 from coterie.cli.board import Board, Budget, alarms  # noqa: E402
 from coterie.cli.main import run  # noqa: E402
+from coterie.evaluation import demo as demo_study  # noqa: E402
 from coterie.team import Team  # noqa: E402
 
 QUERIES = 24
@@ -209,7 +211,41 @@ def test_a_folder_that_another_process_writes_is_left_alone(desk, whole, capsys)
         told = said(capsys, "train", "r.yaml", "--out", "run", code=2)
         other.communicate("")
     assert "another run is writing here" in told.err
-    assert not (desk / "run" / "metrics.jsonl").exists()
+    assert [path.name for path in (desk / "run").iterdir()] == [".lock"]
+
+
+def test_of_folders_that_were_not_there_nothing_is_left_where_a_run_cannot_begin(desk, capsys):
+    (desk / "mine").mkdir()
+    for out in ("mine", "mine/new/deep"):
+        said(capsys, "train", "r.yaml", "--out", out, *NOWHERE, code=2)
+    assert not list((desk / "mine").iterdir())
+
+
+@pytest.mark.parametrize("metric", ["regression", "classifier"])
+def test_what_an_ablation_learned_is_a_team_that_routes(desk, capsys, metric):
+    settings = ("--set", "learner.queries=8", "--set", f"learner.routing.metric={metric}")
+    told = said(capsys, "train", "r.yaml", "--out", "run", *settings)
+    assert "team: run/team/team.yaml" in told.out
+    table = yaml.safe_load((desk / "run" / "team" / "team.yaml").read_text())["router"]
+    assert table == {"use": "learned_scores", "encoder": {"use": "hashed"}, "weights": "router.safetensors"}
+    team = Team.load(desk / "run" / "team" / "team.yaml")
+    found = json.loads(said(capsys, "route", "-r", "run/team/team.yaml", "Name 3?", "--json").out)
+    assert len({agent["weight"] for agent in found["agents"]}) == len(team.pool) == 2
+    assert "learns nothing" in said(capsys, "train", "run/team/team.yaml", "--task", "items.jsonl", code=2).err
+
+
+def test_a_published_loss_is_chosen_by_its_name(desk, capsys):
+    settings = ("--set", "learner.queries=4", "--set", "learner.loss=dapo", "--set", "learner.loss.beta=0.5")
+    told = said(capsys, "train", "r.yaml", "--out", "run", *settings)
+    assert "sequence ratio" not in told.err  # what is said of the paper's loss
+    assert "kl_mean" in rows(desk / "run")[0]["agents"]["ann"]
+
+
+def test_truncated_sampling_is_told_once(desk, capsys):
+    """The paper's own; tokens then come from another distribution than the one that the loss weighs them by."""
+    settings = ("--set", "learner.queries=4", "--set", "agents.1.sampling.top_p=0.9")
+    told = said(capsys, "train", "r.yaml", "--out", "run", *settings)
+    assert told.err.count("warning: bob: sampling.top_p 0.9, top_k 0: tokens are drawn from the cut") == 1
 
 
 # --- what is refused ----------------------------------------------------------------------------------
@@ -230,6 +266,9 @@ def test_a_folder_that_another_process_writes_is_left_alone(desk, whole, capsys)
         (("r.yaml", "--set", "learner=null"), "one source of outcomes"),
         (("r.yaml", "--set", "learner=null", "--resume"), "`learner`"),
         (("builtin", "--log", "wandb"), "`learner`"),
+        (("r.yaml", "--out", "run", "--set", "learner.tasks={none.jsonl: null}"), "none.jsonl"),
+        (("r.yaml", "--out", "run", "--set", "learner.loss=gsop"), "did you mean 'gspo'"),
+        (("r.yaml", "--out", "run", "--set", "learner.queries=true"), "true and false are no numbers"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_no_run(desk, capsys, arguments, words):
@@ -237,7 +276,7 @@ def test_a_mistake_is_one_line_and_leaves_no_run(desk, capsys, arguments, words)
     assert words in told.err
     assert told.err.strip().splitlines()[-1].startswith("coterie: ")
     assert "Traceback" not in told.err
-    assert not (desk / "run" / "run.json").exists()
+    assert not (desk / "run").exists()
     assert not (desk / "runs").exists()
 
 
@@ -314,8 +353,8 @@ def row(number: int, **parts) -> dict:
 
 
 def board_at(times: list[float], **start) -> Board:
-    begun = {"queries": 0, "updates": 0, "tokens": 0, "most_queries": 100, "most_updates": 1000, **start}
-    return Board(["ann", "[red]bob"], Budget(**begun), now=iter(times).__next__)
+    budget = Budget(used={"queries": 0, "updates": 0, "tokens": 0, **start}, most={"queries": 100, "updates": 1000})
+    return Board(["ann", "[red]bob"], budget, now=iter(times).__next__)
 
 
 def test_time_left_and_speed_are_those_of_this_session():
@@ -456,3 +495,27 @@ def test_the_report_compares_before_and_after_by_domain(desk, whole, capsys, tmp
     assert "Capability by domain, before and after" in text
     for words in ("odd", "even", "ann", "bob"):
         assert f">{words}<" in text, words
+
+
+# --- the demonstration --------------------------------------------------------------------------------
+
+
+def test_the_demonstration_compares_trains_and_measures_and_is_finished_once(desk, monkeypatch, capsys):
+    table = recipe(yaml.safe_load((desk / "r.yaml").read_text())["agents"][0]["model"].removeprefix("local:"))
+    table["learner"]["tasks"] = {"items.jsonl/train": None}
+    (desk / "r.yaml").write_text(yaml.safe_dump(table))
+    monkeypatch.setattr(demo, "BUILTIN_RECIPE", "r.yaml")
+    monkeypatch.setattr(demo_study, "LEARNS", "r.yaml")
+    asked = ["demo", "--train", "4", "--test", "4", "--completions", "8", "--out", "demo", "--json"]
+    first = json.loads(said(capsys, *asked).out)
+    assert {"best single", "oracle"} <= {row["name"] for row in first["rows"]}
+    assert [row["name"] for row in first["coevolution"]["rows"]] == ["before", "after"]
+    assert first["coevolution"]["task"] == "items.jsonl/test"
+    rounds = rows(desk / "demo" / demo.LEARNED)
+    assert rounds[-1]["completions"] == 8
+    page = (desk / "demo" / "report.html").read_text(encoding="utf-8")
+    assert "best single" in page
+    assert "Capability" in page
+    again = json.loads(said(capsys, *asked).out)
+    assert again == first
+    assert rows(desk / "demo" / demo.LEARNED) == rounds

@@ -242,7 +242,7 @@ def test_a_window_forgets():
     assert load_entropy([1.0]) == 1.0
 
 
-# --- agents that come and go --------------------------------------------------------------------------
+# --- agents that leave --------------------------------------------------------------------------------
 
 
 def test_an_agent_leaves_mid_run_and_the_others_keep_theirs():
@@ -258,16 +258,6 @@ def test_an_agent_leaves_mid_run_and_the_others_keep_theirs():
     found.without("b")
     with pytest.raises(ConfigError, match="last agent"):
         found.without("c")
-
-
-def test_an_agent_joins_and_is_explored():
-    found = allocator("ab", entropy=0.0)
-    for i in range(50):
-        found.allocate(f"q{i}", {"a": 0.8, "b": 0.1}, i)
-    found.join("c")
-    assert found.allocate("q", {"a": 0.8, "b": 0.1, "c": 0.06}, 50).agents[0] == "c"
-    with pytest.raises(ConfigError, match="already"):
-        found.join("c")
 
 
 # --- exact resume -------------------------------------------------------------------------------------

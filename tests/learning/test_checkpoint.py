@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import resource
 import signal
 import time
@@ -58,7 +59,7 @@ def test_parts_whose_names_begin_alike_stay_apart(tmp_path):
 
 
 def test_the_newest_stay(tmp_path):
-    for number in (1, 2, 10, 9):
+    for number in (1, 2, 9, 10):
         save(tmp_path, state(number), keep=2)
     assert [number for number, _ in rounds(tmp_path)] == [9, 10]
     assert newest(tmp_path).round == 10
@@ -106,14 +107,31 @@ def test_a_full_disk_leaves_the_older_one(tmp_path):
     assert newest(tmp_path).round == 2
 
 
-def test_a_damaged_newest_one_is_named_and_the_one_before_is_whole(tmp_path):
+def test_a_damaged_newest_one_is_told_and_the_one_before_taken(tmp_path, caplog):
     save(tmp_path, state(1), keep=3)
     path = save(tmp_path, state(2), keep=3)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ConfigError, match=r"round-00000002.*remove it to go on from round 1"):
+    with caplog.at_level("WARNING"):
+        assert same(newest(tmp_path), state(1))
+    [told] = caplog.messages
+    assert re.search(r"round-00000002\.safetensors: .*: going on from the checkpoint before$", told)
+    path.with_name("round-00000001.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"round-00000001"):
         newest(tmp_path)
-    path.unlink()
-    assert same(newest(tmp_path), state(1))
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_one_is_no_reason_to_let_a_whole_one_go(tmp_path, keep):
+    """After a fall back rounds are made again below it, until its own is written anew."""
+    for number in (3, 4, 9):
+        path = save(tmp_path, state(number), keep=9)
+    path.write_bytes(b"torn")
+    save(tmp_path, state(5), keep)
+    assert [number for number, _ in rounds(tmp_path)] == [4, 5, 9][2 - keep :]
+    assert same(newest(tmp_path), state(5))
+    save(tmp_path, state(9), keep)
+    assert same(newest(tmp_path), state(9))
+    assert len(rounds(tmp_path)) == keep
 
 
 def test_one_under_another_name_is_refused(tmp_path):

@@ -13,7 +13,8 @@ from tiny_team import digest, flag_table, queries, recipe, save_base, team
 from coterie.backends.base_model import base_model
 from coterie.errors import BackendError, ConfigError
 from coterie.learning import engine as engine_module
-from coterie.learning.coevolve import Coevolution, Diverged, prepared
+from coterie.learning.coevolve import Coevolution
+from coterie.learning.course import Diverged, prepared
 from coterie.learning.cursor import Cursor
 from coterie.learning.losses import Terms
 from coterie.learning.training import opened, queries_of, settings_of
@@ -82,7 +83,7 @@ def test_a_run_leaves_the_base_as_it_was(run, base):
     assert digest(base) == bits
     assert flag_table(base) == flags
     assert one.updates > 8
-    assert one.allocator.routed == 12
+    assert one.exchange.allocator.routed == 12
 
 
 def test_equal_runs_are_equal(run):
@@ -130,7 +131,7 @@ def test_the_budget_of_updates_ends_a_run(run):
     while not one.finished:
         one.round()
     assert one.updates == 4
-    assert one.allocator.routed < 12
+    assert one.exchange.allocator.routed < 12
 
 
 def test_several_updates_a_batch_do_not_overshoot_the_budget(run):
@@ -144,9 +145,9 @@ def test_the_last_round_takes_what_is_left_of_the_budget(run):
     one = run(queries=7)
     sizes = []
     while not one.finished:
-        before = one.allocator.routed
+        before = one.exchange.allocator.routed
         one.round()
-        sizes.append(one.allocator.routed - before)
+        sizes.append(one.exchange.allocator.routed - before)
     assert sizes == [3, 3, 1]
 
 
@@ -154,10 +155,10 @@ def test_rewards_reach_the_router(run):
     """It steps on settled tickets, and its familiarities move."""
     one = run()
     features = one._features(list(one.queries))
-    before = one.router.familiarity(features)
+    before = one.exchange.router.familiarity(features)
     heard = [one.round()["router"] for _ in range(4)]
     assert sum(h["stepped"] for h in heard) >= 2
-    assert np.abs(one.router.familiarity(features) - before).max() > 1e-3
+    assert np.abs(one.exchange.router.familiarity(features) - before).max() > 1e-3
 
 
 @pytest.mark.parametrize("encoder", ["hashed", "hidden"])
@@ -168,14 +169,14 @@ def test_familiarity_does_not_drift_with_adapters(
     one = run(
         router={"encoder": {"use": "hidden", "model": str(tiny), "remember": 1}} if encoder == "hidden" else {}
     )
-    one.router.step = lambda *given: {"pairs": 0.0, "stepped": 0.0}
+    one.exchange.router.step = lambda *given: {"pairs": 0.0, "stepped": 0.0}
     features = one._features(list(one.queries))
-    before = one.router.familiarity(features)
+    before = one.exchange.router.familiarity(features)
     for _ in range(3):
         one.round()
     assert one.updates
     assert np.array_equal(one._features(list(one.queries)), features)
-    assert np.array_equal(one.router.familiarity(features), before)
+    assert np.array_equal(one.exchange.router.familiarity(features), before)
 
 
 # --- groups and refills -------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def test_the_refill_budget_ends(run, monkeypatch, verdict, refill):
     taken = sum(figures["taken"] for figures in load.values())
     assert one.spent["completions"] == 4 * taken
     assert all(figures["depth"] == figures["allocated"] - figures["taken"] for figures in load.values())
-    assert one.ledger.metrics()["resolved"] > 0
+    assert one.exchange.ledger.metrics()["resolved"] > 0
 
 
 def test_groups_that_are_dropped_have_cost_their_tokens_and_reach_the_router(run, monkeypatch):
@@ -219,10 +220,12 @@ def test_groups_that_are_dropped_have_cost_their_tokens_and_reach_the_router(run
         one.round()
     assert one.spent["completions"] == len(sampled)
     assert one.spent["tokens"] == sum(sampled)
-    asked = sum(desk.taken for desk in one.allocator.desks.values())
+    asked = sum(desk.taken for desk in one.exchange.allocator.desks.values())
     assert one.spent["completions"] == one.settings.practice.group * asked
-    waiting = sum(len(entry.ticket.agents) - len(entry.reports) for entry in one.ledger.entries.values())
-    assert waiting == sum(len(desk.buffer) for desk in one.allocator.desks.values())  # all others have reported
+    waiting = sum(len(entry.ticket.agents) - len(entry.reports) for entry in one.exchange.ledger.entries.values())
+    assert waiting == sum(
+        len(desk.buffer) for desk in one.exchange.allocator.desks.values()
+    )  # all others have reported
 
 
 def test_all_truncated(run, monkeypatch):
@@ -384,7 +387,9 @@ def test_an_agent_that_leaves_in_mid_run(run):
         assert told(a) == told(b)
         assert set(a["agents"]) == {"ann", "cyd"}
     assert parts(one) == parts(resumed)
-    assert all("bob" not in entry.ticket.agents or "bob" in entry.reports for entry in one.ledger.entries.values())
+    assert all(
+        "bob" not in entry.ticket.agents or "bob" in entry.reports for entry in one.exchange.ledger.entries.values()
+    )
 
 
 def test_the_last_agent_stays(run):

@@ -11,7 +11,6 @@ from coterie.config import validate
 from coterie.errors import ConfigError
 from coterie.learning.logprobs import Picked
 from coterie.learning.losses import (
-    PRESETS,
     Loss,
     Measured,
     active,
@@ -214,7 +213,7 @@ def test_surrogate_clips_higher_than_lower():
     rho, gain = torch.tensor([1.25, 1.4, 0.8, 0.75]), torch.tensor([1.0, 1.0, -1.0, -1.0])
     torch.testing.assert_close(surrogate(rho, gain, 0.2, 0.28), torch.tensor([-1.25, -1.28, 0.8, 0.8]))
     old = torch.full((4, 1), -1.0)
-    found = terms(old + rho.log()[:, None] + 1e-6, old, None, gain, torch.ones(4, 1), PRESETS["dapo"])
+    found = terms(old + rho.log()[:, None] + 1e-6, old, None, gain, torch.ones(4, 1), Loss.presets["dapo"])
     assert found.metrics.named()["clip_fraction"] == 0.5
 
 
@@ -335,8 +334,8 @@ def test_trap_41_a_token_mean_counts_a_sequence_by_its_length(kind):
 def test_trap_41_the_combination_is_said():
     """C6: it is the paper's, kept and told, not silently changed."""
     assert any("proportion to its length" in line for line in Loss().remarks())
-    assert not PRESETS["grpo"].remarks()
-    assert not PRESETS["gspo"].remarks()
+    assert not Loss.presets["grpo"].remarks()
+    assert not Loss.presets["gspo"].remarks()
 
 
 @pytest.mark.parametrize("aggregation", SHAPES)
@@ -441,10 +440,10 @@ def test_the_order_of_rows_does_not_matter():
         torch.testing.assert_close(other[1], gradient[order])
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", Loss.presets)
 def test_trap_52_every_method_has_a_gradient(name):
     """Mixed rewards must move something, on-policy and off; there is no level of ratio that means none."""
-    settings = Loss.preset(name).within(6)
+    settings = Loss.presets[name].within(6)
     gain = advantages(torch.tensor([[1.0, 0.0, 1.0]]), settings.scale_by_std).flatten()
     new, old, ref, mask = policy([3, 6, 2])
     for before in (None, old):
@@ -503,13 +502,13 @@ def test_trap_53_the_clip_that_suits_a_sequence_ratio():
     new = (old + torch.tensor([[0.001], [-0.001]])).requires_grad_()
     gain, mask = torch.tensor([1.0, -1.0]), torch.ones(2, 50)
     clipped = {
-        name: terms(new, old, old, gain, mask, PRESETS[name]).metrics.named()["clip_fraction"]
+        name: terms(new, old, old, gain, mask, Loss.presets[name]).metrics.named()["clip_fraction"]
         for name in ("cera", "gspo", "grpo")
     }
     assert clipped == {"cera": 0.0, "gspo": 1.0, "grpo": 0.0}
     assert any("never acts" in line for line in Loss().remarks())
     assert not any("never acts" in line for line in Loss(clip_low=3e-4, clip_high=4e-4).remarks())
-    far = terms(old + 0.3, old, None, torch.ones(2), mask, PRESETS["dapo"]).metrics.named()
+    far = terms(old + 0.3, old, None, torch.ones(2), mask, Loss.presets["dapo"]).metrics.named()
     assert far["clip_fraction"] == 1.0
 
 
@@ -554,24 +553,22 @@ def test_a_reference_is_measured_without_beta_and_demanded_with_it():
 
 def test_fixed_length_is_the_same_for_every_part():
     """The divisor is a setting, never the width that a part happens to be padded to; too small a limit is said."""
-    settings = replace(PRESETS["dr_grpo"], limit=100)
+    settings = replace(Loss.presets["dr_grpo"], limit=100)
     assert weight(padded([3, 5]), settings) == weight(padded([3, 5], 60), settings) == 200
     for wrong in (0, 4):
         with pytest.raises(ConfigError, match="at least 5"):
             weight(padded([3, 5]), replace(settings, limit=wrong))
-    assert PRESETS["dr_grpo"].within(7).limit == 7
+    assert Loss.presets["dr_grpo"].within(7).limit == 7
     assert settings.within(7).limit == 100
 
 
 def test_presets():
     """Constants of the papers; the default is the reproduction."""
-    assert Loss() == Loss.preset("cera") == validate(Loss, {}, "loss")
+    assert Loss() == Loss.presets["cera"] == validate(Loss, {}, "loss")
     assert (Loss().ratio, Loss().aggregation, Loss().beta, Loss().clip_low) == ("sequence", "token_mean", 1e-4, 0.2)
-    bounds = {name: (s.clip_low, s.clip_high) for name, s in PRESETS.items()}
+    bounds = {name: (s.clip_low, s.clip_high) for name, s in Loss.presets.items()}
     assert bounds["gspo"] == (3e-4, 4e-4)
     assert bounds["dapo"] == (0.2, 0.28)
-    assert not PRESETS["dr_grpo"].scale_by_std
-    with pytest.raises(ConfigError, match="no preset 'ppo'"):
-        Loss.preset("ppo")
+    assert not Loss.presets["dr_grpo"].scale_by_std
     with pytest.raises(ConfigError, match="clip_low"):
         validate(Loss, {"clip_low": 1.0}, "loss")

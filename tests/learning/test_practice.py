@@ -22,6 +22,7 @@ from coterie.learning.practice import (
     prompt_limit,
     roll_out,
     telling_ones,
+    within,
 )
 from coterie.learning.rewards import Graded, Rewards
 from coterie.learning.sampler import Sample
@@ -101,7 +102,7 @@ def test_completions_that_fill_the_context_are_refused(base):
 def test_advantages_are_taken_within_a_group(base):
     made = engine(base, "ann")
     found = [graded(made, [1, 0, 0, 1]), graded(made, [0, math.nan, 1, 1]), graded(made, [0.5] * 4)]
-    a, b, c = groups_of(found, scale_by_std=True)
+    a, b, c = groups_of(found, within(np.stack([one.graded.shaped for one in found]), True))
     assert a.advantages.tolist() == pytest.approx([0.866, -0.866, -0.866, 0.866], abs=1e-3)
     assert np.isnan(b.advantages).tolist() == [False, True, False, False]
     assert b.advantages[[0, 2, 3]].sum() == pytest.approx(0, abs=1e-9)
@@ -221,5 +222,5 @@ def test_other_tokenizer_and_architecture(tmp_path):
     made = engine(found, "ann")
     rollouts = rolled(made)
     assert learn(made, ANN, rollouts, 2, Clock())[-1].outcome == "done"
-    assert module.groups_of(rollouts, True)[0].prompt == rollouts[0].prompt
+    assert module.groups_of(rollouts, np.zeros((len(rollouts), 4)))[0].prompt == rollouts[0].prompt
     made.close()

@@ -347,9 +347,9 @@ def test_two_bases_in_workers_learn_what_they_learn_here(tiny, other, tmp_path):
     options = SMALL | {"models": {"cyd": other}}
     for place in ("here", "processes"):
         training = started(tmp_path / place, tiny, cluster=place, **options)
-        kinds = {type(one).__name__ for one in training.coevolution.engines.values()}
+        kinds = {type(one).__name__ for one in training.course.engines.values()}
         assert kinds == {"Engine" if place == "here" else "RemoteEngine"}
-        assert len({id(one) for one in training.coevolution.engines.values()}) == 2
+        assert len({id(one) for one in training.course.engines.values()}) == 2
         assert finish(training)
     alike(tmp_path / "processes", tmp_path / "here")
 

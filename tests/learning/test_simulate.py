@@ -71,9 +71,10 @@ def test_progress_is_told():
 
 def moved(source, goal):
     """Put a simulation's parts into another by their states, as a checkpoint does."""
-    for part in ("allocator", "ledger", "learner"):
-        about, arrays = getattr(source, part).state()
-        getattr(goal, part).load(json.loads(json.dumps(about)), {k: v.copy() for k, v in arrays.items()})
+    parts = source.exchange.state().items()
+    goal.exchange.load(
+        {part: (json.loads(json.dumps(f)), {k: v.copy() for k, v in a.items()}) for part, (f, a) in parts}
+    )
     goal.students, goal.now = source.students, source.now
 
 
@@ -95,8 +96,8 @@ def test_straight_equals_resumed(metric):
             broken = fresh
         broken.round()
     assert np.array_equal(straight.students.skill, broken.students.skill)
-    for part in ("allocator", "ledger", "learner"):
-        (about, arrays), (told, found) = getattr(straight, part).state(), getattr(broken, part).state()
+    for part, (about, arrays) in straight.exchange.state().items():
+        told, found = broken.exchange.state()[part]
         assert about == told
         assert all(np.array_equal(found[name], array, equal_nan=True) for name, array in arrays.items())
 
@@ -105,16 +106,18 @@ def test_an_agent_leaves_mid_run():
     course = Simulator(settings(), 0)
     for _ in range(20):
         course.round()
-    course.without("agent-1")
+    course.exchange.without("agent-1")
     updates = course.students.updates.copy()
     for _ in range(30):
         course.round()
     assert course.students.updates[1] == updates[1]
     assert (np.delete(course.students.updates, 1) > np.delete(updates, 1)).all()
-    assert all("agent-1" not in entry.ticket.agents for entry in list(course.ledger.entries.values())[-16:])
+    assert all(
+        "agent-1" not in entry.ticket.agents for entry in list(course.exchange.ledger.entries.values())[-16:]
+    )
     point = course.point()
     assert point.familiarity[1] < min(np.delete(point.familiarity, 1))
-    assert course.learner.updates > 30
+    assert course.exchange.router.updates > 30
 
 
 def test_equal_agents_are_not_collapsed_and_none_starves():
@@ -131,7 +134,7 @@ def test_a_planted_expert_gets_its_domain():
     course.students.skill[:] = np.where(np.eye(4, dtype=bool), 0.9, 0.1)
     for _ in range(150):
         course.round()
-    f = course.learner.familiarity(course.test.features)
+    f = course.exchange.router.familiarity(course.test.features)
     assert (f.argmax(axis=1) == course.test.domain).mean() > 0.9
     assert course.tested(0.7).accuracy > course.floors()["best_single"] + 0.2
 

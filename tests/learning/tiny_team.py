@@ -236,11 +236,28 @@ def recipe(folder, tiny, names=("ann", "bob", "cyd"), models=None, sampling=None
 
 def team(folder, tiny, *args, **options):
     """The team of `recipe`, loaded from a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return loaded(folder, recipe(folder, tiny, *args, **options))
+
+
+def company(folder, tiny, use, strategy, top=None, **learner):
+    """A team that learns by turns; `top` is its aggregator."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = recipe(folder, tiny)
+    kept = {key: value for key, value in table["learner"].items() if key not in ("allocation", "routing", "ttl")}
+    agents = [agent | {"role": "aggregator"} if agent["name"] == top else agent for agent in table["agents"]]
+    settings = {**kept, "use": use, **learner}
+    return loaded(
+        folder, {**table, "agents": agents, "router": "uniform", "strategy": strategy, "learner": settings}
+    )
+
+
+def loaded(folder, table):
+    """The team of a recipe's table, by way of a file."""
     import yaml
 
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe(folder, tiny, *args, **options)))
+    path.write_text(yaml.safe_dump(table))
     return Team.load(path)
 
 

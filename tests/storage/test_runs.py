@@ -173,3 +173,24 @@ def test_a_second_process_is_refused(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert "another run is writing here" in done.stderr
     assert run.path == tmp_path
+
+
+def test_a_folder_that_another_process_holds_is_not_written_to(tmp_path):
+    """The lock comes before run.json: the one that holds it may be about to write its own."""
+    code = (
+        "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        other.stdout.readline()
+        with pytest.raises(ConfigError, match="another run is writing here"):
+            Run.open(tmp_path, {"task": "t"})
+        other.communicate("\n")
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    Run.open(tmp_path, {"task": "t"})
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file/run: cannot be written"):
+        Run.open(tmp_path / "file" / "run", {"task": "t"})

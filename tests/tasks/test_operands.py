@@ -7,6 +7,7 @@ from coterie.tasks import operands
 from coterie.tasks.catalog import known_tasks, load_task, verify
 
 RIGHT = {"sum": "12", "difference": "2", "product": "35", "larger": "7", "smaller": "5", "first": "7", "last": "5"}
+RIGHT |= {"red": "7", "blue": "5", "green": "7", "yellow": "5"}
 
 
 def pair_of(query):
@@ -42,9 +43,18 @@ def test_order_and_sides_hang_on_the_seed_alone():
     assert 0.3 < sum(sides) / len(sides) < 0.7
 
 
+def test_several_rules_take_turns():
+    both = load_task("operands:red+blue/train", limit=7).queries
+    assert [q.domain for q in both] == ["red", "blue"] * 3 + ["red"]
+    alone = load_task("operands:blue/train", limit=3).queries
+    assert [q.id for q in both[1::2]] == [q.id for q in alone]
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
+        ("operands:red+red", "twice"),
+        ("operands:red+bleu", "did you mean 'operands:blue'|did you mean 'blue'"),
         ("operands:largest", "did you mean"),
         ("operands:larger/tset", "did you mean"),
         ("operands:larger?hihg=9", "did you mean"),

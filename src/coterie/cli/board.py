@@ -29,17 +29,14 @@ Row = Mapping[str, Any]
 
 @record
 class Budget:
-    """Where a run stands and where it ends."""
+    """Where a run stands and where it ends, by what is counted: queries, updates, maybe completions."""
 
-    queries: int
-    updates: int
-    tokens: int
-    most_queries: int
-    most_updates: int
+    used: Mapping[str, Any]
+    most: Mapping[str, int]
 
-    def gone(self, queries: int, updates: int) -> float:
-        """The share of the budget that is used up: of queries or of updates, whichever ends first."""
-        return min(1.0, max(queries / self.most_queries, updates / self.most_updates))
+    def gone(self, used: Mapping[str, Any]) -> float:
+        """The share of the budget that is used up: of whatever ends first."""
+        return float(min(1.0, max(used[name] / most for name, most in self.most.items())))
 
 
 class Board:
@@ -48,7 +45,7 @@ class Board:
     def __init__(self, agents: Sequence[str], start: Budget, now: Callable[[], float] = time.monotonic) -> None:
         self.start, self.now = start, now
         self.began = now()
-        self.rows: deque[tuple[float, int]] = deque([(self.began, start.tokens)], RECENT + 1)
+        self.rows: deque[tuple[float, int]] = deque([(self.began, start.used["tokens"])], RECENT + 1)
         self.row: Row = {}
         self.last: dict[str, dict[str, Any]] = {name: {} for name in agents}
         self.warned: set[str] = set()
@@ -79,8 +76,7 @@ class Board:
         """Seconds that the rest of the budget takes at this start's pace; None before a round."""
         if not self.row:
             return None
-        first = self.start.gone(self.start.queries, self.start.updates)
-        gone = self.start.gone(self.row["queries"], self.row["updates"])
+        first, gone = self.start.gone(self.start.used), self.start.gone(self.row)
         return (1 - gone) / (gone - first) * (self.rows[-1][0] - self.began) if gone > first else None
 
     def facts(self) -> dict[str, str]:
@@ -88,11 +84,10 @@ class Board:
         row, left = self.row, self.left()
         return {
             "round": str(row["round"]),
-            "queries": f"{row['queries']:,}/{self.start.most_queries:,}",
-            "updates": f"{row['updates']:,}/{self.start.most_updates:,}",
+            **{name: f"{row[name]:,}/{most:,}" for name, most in self.start.most.items()},
             "reward": figure(row["reward"]),
             "solved": share(row["solved"]),
-            "agents a query": figure(row["active"], 2),
+            "agents a query": figure(row.get("active"), 2),
             "zero variance": share(row["zero_variance"]),
             "tokens/s": figure(self.speed(), 0),
             "left": "?" if left is None else span(left),
@@ -116,7 +111,7 @@ class Board:
         for name, cells in self._agents(names=False):
             table.add_row(escape(name), *cells)
         whole = "   ".join(f"[dim]{name}[/] {words}" for name, words in self.facts().items())
-        done = self.start.gone(self.row["queries"], self.row["updates"]) >= 1
+        done = self.start.gone(self.row) >= 1
         below = "" if done else f"next round since {span(self.now() - self.rows[-1][0])}"
         return Group(Text.from_markup(whole), table, Text(below, style="dim"))
 
@@ -138,7 +133,7 @@ def alarms(row: Row) -> list[tuple[str, str]]:
     """What is wrong in a round, each with the key under which it is said once."""
     agents = row["agents"]
     found = []
-    if row["collapsed"]:
+    if row.get("collapsed"):
         name = max(agents, key=lambda name: (agents[name]["share"], name))
         found.append(("collapsed", f"collapse: {name} has {share(agents[name]['share'])} of the load"))
     if row["errors"]:
@@ -174,7 +169,7 @@ def _lines(board: Board) -> Callable[[Row], None]:
     def see(row: Row) -> None:
         for words in board.take(row):
             warn(words)
-        done = board.start.gone(row["queries"], row["updates"]) >= 1
+        done = board.start.gone(row) >= 1
         if done or board.now() - last[0] >= show.LINE_EVERY:
             last[0] = board.now()
             click.echo(board.line(), err=True)

@@ -18,7 +18,6 @@ import click
 from coterie.cli import board, options
 from coterie.errors import ConfigError
 from coterie.learning import sinks
-from coterie.learning.ledger import ttl_warning
 from coterie.team import Team
 from coterie.types import record
 
@@ -56,19 +55,19 @@ def coevolve(asked: Asked) -> int:
 
 
 def _run(asked: Asked, training: "Training") -> int:
-    state, folder = training.coevolution, training.run.path
+    state, folder = training.course, training.run.path
     again = _again(asked, folder)
     stands = f"goes on after round {state.rounds}" if state.rounds else "begins"
     click.echo(f"run folder: {folder} ({stands}; curves: coterie report {_quoted(folder)})", err=True)
-    for words in _remarks(training):
+    for words in state.settings.remarks(state.pool):
         board.warn(words)
     finished = False
     try:
-        finished = _advance(training, asked.logs)
+        finished = advance(training, asked.logs)
     finally:
         if not finished and (folder / "run.json").is_file():
             click.echo(f"to go on: {again}", err=True)
-    exported = _exported(training)
+    exported = training.export()
     _tell(asked, training, exported, again)
     return 0 if finished else INTERRUPTED
 
@@ -82,24 +81,12 @@ def _check(asked: Asked) -> None:
     sinks.check(asked.logs)
 
 
-def _remarks(training: "Training") -> list[str]:
-    """What is odd about the settings, said once, before the first round."""
-    settings, agents = training.coevolution.settings, len(training.coevolution.names)
-    margin = settings.routing.margin_warning(agents, settings.allocation.tau)
-    late = ttl_warning(agents, settings.allocation.micro_batch, settings.batch, settings.ttl)
-    return [*(one for one in (margin, late) if one), *settings.loss.remarks()]
-
-
-def _advance(training: "Training", logs: Sequence[str]) -> bool:
+def advance(training: "Training", logs: Sequence[str]) -> bool:
     """Rounds until the end or a signal; True at the end."""
-    state, run = training.coevolution, training.run
-    start = board.Budget(
-        queries=state.allocator.routed,
-        updates=state.updates,
-        tokens=state.spent["tokens"],
-        most_queries=state.settings.queries,
-        most_updates=state.settings.updates,
-    )
+    state, run = training.course, training.run
+    used = {"queries": state.asked, "updates": state.updates, **state.spent}
+    bounds = {name: getattr(state.settings, name) for name in ("queries", "updates", "completions")}
+    start = board.Budget(used=used, most={name: most for name, most in bounds.items() if most is not None})
     name = sinks.identity(run.path) if logs else ""
     about = sinks.About(folder=run.path, id=name, config=run.config, rounds=state.rounds)
     with (
@@ -151,28 +138,19 @@ def _again(asked: Asked, folder: Path) -> str:
     return shlex.join(["coterie", "train", asked.recipe, "--out", str(folder), "--resume", *settings, *logs])
 
 
-def _exported(training: "Training") -> Path | None:
-    """The recipe of what came of it, or None where the trained router is no router of a team."""
-    metric = training.coevolution.settings.routing.metric
-    if metric != "familiarity":
-        board.warn(f"no team is written: learner.routing.metric {metric} gives no router that a recipe can use")
-        return None
-    return training.export()
-
-
-def _tell(asked: Asked, training: "Training", exported: Path | None, again: str) -> None:
-    state = training.coevolution
-    counts = {name: state.engines[name].counts(name)[0] for name in state.names}
+def _tell(asked: Asked, training: "Training", exported: Path, again: str) -> None:
+    state = training.course
+    counts = {name: state.engines[name].counts(state.policy(name))[0] for name in state.names}
     facts = {
         "folder": str(training.run.path),
         "finished": state.finished,
         "rounds": state.rounds,
-        "queries": state.allocator.routed,
+        "queries": state.asked,
         "updates": state.updates,
         "agents": counts,
         **state.spent,
         "errors": state.errors,
-        "team": None if exported is None else str(exported),
+        "team": str(exported),
         "resume": None if state.finished else again,
     }
     if asked.as_json:
@@ -180,15 +158,14 @@ def _tell(asked: Asked, training: "Training", exported: Path | None, again: str)
         return
     updates = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     click.echo(
-        f"{'finished' if state.finished else 'stopped'} after round {state.rounds:,}: {state.allocator.routed:,}"
+        f"{'finished' if state.finished else 'stopped'} after round {state.rounds:,}: {state.asked:,}"
         f" queries, {state.updates:,} updates ({updates}), {state.spent['tokens']:,} tokens"
     )
-    if exported is not None:
-        click.echo(f"team: {exported}")
-        test = next((part for name in state.settings.tasks if (part := test_part(name))), "TASK")
-        measure = ["coterie", "eval", asked.recipe, str(exported), "--task", test]
-        click.echo(f"measure it against what it was: {shlex.join(measure)}", err=True)
-        click.echo(f"ask it: {shlex.join(['coterie', 'ask', '-r', str(exported)])} '...'", err=True)
+    click.echo(f"team: {exported}")
+    test = next((part for name in state.settings.tasks if (part := test_part(name))), "TASK")
+    measure = ["coterie", "eval", asked.recipe, str(exported), "--task", test]
+    click.echo(f"measure it against what it was: {shlex.join(measure)}", err=True)
+    click.echo(f"ask it: {shlex.join(['coterie', 'ask', '-r', str(exported)])} '...'", err=True)
 
 
 def test_part(task: str) -> str:

@@ -11,10 +11,10 @@ from io import TextIOWrapper
 import click
 
 from coterie import __version__
-from coterie.cli import agents, bench, calibrate, checks, compare, data, runs, simulate, team, train
+from coterie.cli import agents, bench, calibrate, checks, compare, data, demo, layers, runs, simulate, team, train
 from coterie.errors import CoterieError, UserError
 
-PARTS = (team, train, simulate, runs, calibrate, compare, bench, agents, data, checks)
+PARTS = (team, train, simulate, runs, demo, calibrate, compare, layers, bench, agents, data, checks)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

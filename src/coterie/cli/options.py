@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -93,15 +94,15 @@ def new_folder(task: str) -> Path:
 
 @contextmanager
 def run_folder(given: Path | None, task: str) -> Iterator[Path]:
-    """The folder that was given, or a new one, of which nothing is left where the work could not begin."""
+    """The folder that was given, or a new one; of what is made nothing is left where the work could not begin."""
     folder = given or new_folder(task)
+    absent = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
     try:
         yield folder
     finally:
-        if given is None:
-            with suppress(OSError):  # one with a file in it stays, as does `runs` with other runs
-                folder.rmdir()
-                folder.parent.rmdir()
+        with suppress(OSError):  # one with a file in it stays, as does `runs` with other runs
+            for one in absent if given else (folder, folder.parent):
+                one.rmdir()
 
 
 def _slug(name: str) -> str:

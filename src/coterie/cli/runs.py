@@ -1,8 +1,7 @@
-"""`eval`, `report` and `demo`: work that takes minutes, shows progress, and resumes after a kill."""
+"""`eval` and `report`: work that takes minutes, shows progress, and resumes after a kill; its page."""
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,7 +9,6 @@ import click
 from coterie.cli import options, show, trained
 from coterie.config import nearest
 from coterie.errors import ConfigError
-from coterie.evaluation import demo as demo_study
 from coterie.evaluation import study
 from coterie.evaluation.evaluate import Entry, check, evaluate, run_config
 from coterie.evaluation.lineup import finished
@@ -185,26 +183,4 @@ def run_view(path: Path) -> RunView:
     )
 
 
-@click.command()
-@click.option(
-    "--out", "-o", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="Run folder."
-)
-@click.option("--train", "n_train", default=demo_study.TRAIN, show_default=True, help="Training queries.")
-@click.option("--test", "n_test", default=demo_study.TEST, show_default=True, help="Test queries.")
-@options.settings
-@options.as_json
-def demo(out: Path, n_train: int, n_test: int, settings: tuple[str, ...], as_json: bool) -> None:
-    """Fit a router over four agents of the embedded model, and compare it with every baseline."""
-    team = Team.load(BUILTIN_RECIPE, settings, cache=options.open_cache(no_cache=False))
-    train_task, test_task = demo_study.tasks(n_train, n_test, team.contracts)
-    with show.progress() as watch:
-        done = options.run_with([team], study.compare(team, train_task, test_task, out, watch))
-    demo_study.write_recipe(out / "team.yaml", team.config)
-    _print(done.task, done.traces, done.baseline, as_json)
-    write_report(out / "report.html", [replace(run_view(done.folders[0]), name="demo", traces=done.traces)])
-    click.echo(
-        f"report: {out / 'report.html'}; ask the fitted team: coterie ask -r {out / 'team.yaml'} '...'", err=True
-    )
-
-
-COMMANDS = (eval_, report, demo)
+COMMANDS = (eval_, report)

@@ -162,18 +162,26 @@ def _turn(turn: Turn) -> str:
     text = " ".join(turn.completion.text.split())
     short = text if len(text) <= 160 else f"{text[:159]}…"
     answer = "no answer read" if turn.answer is None else f"answer {turn.answer!r}"
-    return f"{turn.agent} said {short!r} ({answer}; {used} tokens)"
+    answer = answer if turn.answers else "helps the others"
+    if not turn.part:
+        return f"{turn.agent} said {short!r} ({answer}; {used} tokens)"
+    read = f"; read {', '.join(f'#{n}' for n in turn.reads)}" if turn.reads else ""
+    role = f"layer {turn.layer}, {turn.part}"
+    return f"#{turn.index} {role}: {turn.agent} said {short!r} ({answer}{read}; {used} tokens)"
 
 
 def _vote(trace: Trace, routing: Routing) -> str | None:
     """How many of those asked gave the answer that settled it, and their share of the weight."""
-    if trace.answer is None or len(trace.turns) < 2:
+    turns = [turn for turn in trace.turns if turn.answers]
+    if trace.answer is None or len(turns) < 2:
         return None
     same = reader_of(trace.query).same
-    agreed = [turn.agent for turn in trace.turns if turn.answer is not None and same(trace.answer, turn.answer)]
+    agreed = [turn.agent for turn in turns if turn.answer is not None and same(trace.answer, turn.answer)]
+    if any(turn.part for turn in turns):
+        return f"{len(agreed)} of {len(turns)} answers are {trace.answer!r}."
     weight = sum(routing.score(name) for name in agreed)
-    total = sum(routing.score(turn.agent) for turn in trace.turns)
-    return f"{len(agreed)} of {len(trace.turns)} said {trace.answer!r} ({weight:.3f} of {total:.3f} by weight)."
+    total = sum(routing.score(turn.agent) for turn in turns)
+    return f"{len(agreed)} of {len(turns)} said {trace.answer!r} ({weight:.3f} of {total:.3f} by weight)."
 
 
 def _settled(trace: Trace, limits: Limits) -> str:
@@ -182,4 +190,5 @@ def _settled(trace: Trace, limits: Limits) -> str:
     if trace.final is None:
         return f"Nobody answered ({trace.stopped}); {tail}."
     note = "" if trace.stopped == "done" else f" (stopped by a limit: {limits})"
+    note += f" (degraded: {trace.degraded})" if trace.degraded else ""
     return f"Settled by {trace.turns[trace.final].agent}{note}: {trace.answer or trace.text.strip()!r}; {tail}."

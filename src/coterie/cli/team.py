@@ -67,6 +67,7 @@ def ask_json(trace: Trace) -> dict[str, Any]:
             for turn in trace.turns
         ],
         "seconds": round(trace.seconds, 4),
+        "degraded": trace.degraded,
         "settled_by": None if trace.final is None else trace.turns[trace.final].agent,
         "cost_usd": trace.cost,
         "stopped": trace.stopped,

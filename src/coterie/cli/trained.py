@@ -1,10 +1,9 @@
 """Training runs as sheets of the report: what is asked beside their curves is read, encoded and routed here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.config import build
 from coterie.errors import ConfigError
 from coterie.evaluation.metrics import Traces
 from coterie.evaluation.sheet import Card, Sheet
@@ -79,9 +78,10 @@ def states_of(folder: Path, count: int) -> States:
     if len(queries) < FEWEST:
         raise ConfigError(f"--states: {folder} has {len(queries)} training queries; at least {FEWEST} are needed")
     from coterie.routers.familiarity import Familiarity
+    from coterie.routers.learned_scores import LearnedScores
 
-    if not isinstance(team.router, Familiarity):
-        raise ConfigError(f"{recipe}: --states needs the `familiarity` router, not {type(team.router).__name__}")
+    if not isinstance(team.router, Familiarity | LearnedScores):
+        raise ConfigError(f"{recipe}: --states needs a router as it was trained, not {type(team.router).__name__}")
     names = team.pool.names()
     first = team.router.predict(queries, team.pool).argmax(axis=1)
     return States(
@@ -93,14 +93,9 @@ def states_of(folder: Path, count: int) -> States:
 
 
 def _queries(folder: Path, team: Team) -> "Sequence[Query]":
-    from coterie.learning.coevolve import Coevolve
-    from coterie.learning.training import queries_of
+    from coterie.learning.training import learner_of, queries_of
 
-    recipe = Run.load(folder).config.get("recipe")
-    learner = build("learner", recipe.get("learner"), f"{folder}: ") if isinstance(recipe, Mapping) else None
-    if not isinstance(learner, Coevolve):
-        raise ConfigError(f"{folder}: is no run that trains adapters")
-    return queries_of(learner, team)
+    return queries_of(learner_of(Run.load(folder).config.get("recipe"), str(folder)), team)
 
 
 def _spread(queries: "Sequence[Query]", count: int) -> "list[Query]":

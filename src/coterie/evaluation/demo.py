@@ -11,8 +11,10 @@ from coterie.storage.runs import write_atomically
 from coterie.tasks.generated import disjoint_split
 from coterie.tasks.task import Task
 
-TRAIN, TEST = 128, 160
+TRAIN, TEST = 96, 120
 SEED = 7
+LEARNS = "cera/smollm2"
+COMPLETIONS = 1536  # of the training run, all agents together: 48 batches
 KINDS: Mapping[str, Mapping[str, int]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
     "products": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},

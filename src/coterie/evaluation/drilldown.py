@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.evaluation.metrics import Traces, outcome
-from coterie.types import Failure, Messages, Query, Routing, Score, Trace, Turn
+from coterie.types import Failure, Messages, Query, Review, Routing, Score, Trace, Turn
 
 CAPS = (40_000, 16_000, 8_000, 4_000, 2_000, 1_000, 500)
 BUDGET = 24_000_000  # characters of text in one file; browsers open that without a pause
@@ -94,6 +94,9 @@ def _trace(trace: Trace, query: int, texts: Texts) -> dict[str, Any]:
         "tokens": trace.tokens,
         "cost": _number(trace.cost),
         "turns": [_turn(turn, texts) for turn in trace.turns],
+        "degraded": texts.add(trace.degraded or None),
+        "reviews": [_review(review, texts) for review in trace.reviews],
+        "exits": [[found.layer, found.turn, found.why] for found in trace.exits],
         "routings": [_routing(routing, texts) for routing in trace.routings],
         "failures": [_failure(failure, texts) for failure in trace.failures],
     }
@@ -110,6 +113,8 @@ def _turn(turn: Turn, texts: Texts) -> dict[str, Any]:
         "answer": texts.add(turn.answer),
         "score": _score(turn.score, texts),
         "reads": list(turn.reads),
+        "part": turn.part,
+        "layer": turn.layer,
         "finish": said.finish,
         "in": said.prompt_tokens,
         "out": said.completion_tokens,
@@ -137,6 +142,11 @@ def _routing(routing: Routing, texts: Texts) -> dict[str, Any]:
         "more": len(routing.weights) - len(top),
         "info": texts.add(_plain(routing.info)),
     }
+
+
+def _review(review: Review, texts: Texts) -> list[Any]:
+    """The turn that was reviewed, its score, the rationale, how the score came about."""
+    return [review.turn, _number(review.score), texts.add(review.rationale or None), review.mended]
 
 
 def _failure(failure: Failure, texts: Texts) -> list[int | None]:

@@ -151,7 +151,7 @@ async def grade_all(traces: Mapping[str, Sequence[Trace]], run: Run, watch: Watc
     """
     jobs: dict[str, tuple[Query, str]] = {}
     for trace in (trace for rows in traces.values() for trace in rows):
-        for turn in trace.turns:
+        for turn in filter(lambda turn: turn.answers, trace.turns):
             key = text_key(trace.query, turn.completion.text)
             if key not in run.scores:
                 jobs[key] = (trace.query, turn.completion.text)

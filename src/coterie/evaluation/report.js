@@ -25,6 +25,14 @@ function dollars(value) {
   if (value === null) return "unknown";
   return "$" + value.toLocaleString("en", { maximumSignificantDigits: 3, maximumFractionDigits: 12 });
 }
+// An SVG element; classes, numbers and text nodes only.
+function svg(name, props, ...kids) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(props)) node.setAttribute(key, String(value));
+  node.append(...kids.flat(9).filter((kid) => kid !== null));
+  return node;
+}
+
 const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
 
 // --- the tables and figures that are already there ---------------------------------------------------
@@ -268,7 +276,7 @@ class Explorer {
     const steps = [];
     for (let at = 0; at <= trace.turns.length; at++) {
       steps.push(...trace.routings.filter((routing) => routing.after === at).map((routing) => this.routing(routing, asked)));
-      if (at < trace.turns.length) steps.push(this.turn(trace.turns[at], at, at === trace.final));
+      if (at < trace.turns.length) steps.push(this.turn(trace.turns[at], at, at === trace.final, trace.reviews.find(([turn]) => turn === at)));
     }
     steps.push(...trace.failures.map((failure) => this.failure(failure)));
     return el("section", {},
@@ -277,8 +285,46 @@ class Explorer {
         el("span", {}, "Answer ", el("b", {}, trace.answer === null ? "none" : this.plain(trace.answer).slice(0, 400)))),
       this.reason(trace.score),
       this.facts([["", number(calls), calls === 1 ? "call" : "calls"], ["", number(trace.tokens), "tokens"], [trace.cost === null ? "cost" : "", dollars(trace.cost), ""],
-        ["", seconds(trace.seconds), ""], trace.stopped !== "done" && ["ended:", trace.stopped, ""]]),
+        ["", seconds(trace.seconds), ""], trace.stopped !== "done" && ["ended:", trace.stopped, ""],
+        trace.degraded !== null && ["degraded:", this.plain(trace.degraded), ""]]),
+      this.picture(trace),
       el("h3", {}, "What happened"), ...steps);
+  }
+
+  // The layers of a mixture: a column a step, a box a turn, a line from each answer to those that read it.
+  picture(trace) {
+    const turns = trace.turns;
+    if (!turns.some((turn) => turn.layer)) return null;
+    const columns = [];
+    turns.forEach((turn, i) => {
+      const last = columns[columns.length - 1];
+      if (last && last.layer === turn.layer && last.part === turn.part) last.turns.push(i);
+      else columns.push({ layer: turn.layer, part: turn.part, turns: [i] });
+    });
+    const [stepX, stepY, wide, high] = [168, 46, 132, 34];
+    const helps = (part) => ["reviewer", "critic"].includes(part); // below the others, out of the way of their lines
+    const rows = Math.max(...columns.map((column) => helps(column.part) ? 0 : column.turns.length));
+    const at = new Map();
+    columns.forEach((column, c) => column.turns.forEach((i, r) => at.set(i, [c * stepX + 4, (r + (helps(column.part) ? rows : 0)) * stepY + 26])));
+    const scores = new Map(trace.reviews.map(([turn, score]) => [turn, score]));
+    const lines = turns.flatMap((turn, i) => helps(turn.part) ? [] : turn.reads.map((read) => {
+      const [[x1, y1], [x2, y2]] = [at.get(read), at.get(i)];
+      const from = x1 + wide;
+      return svg("path", { class: "read", d: `M${from} ${y1 + high / 2}C${from + 30} ${y1 + high / 2} ${x2 - 30} ${y2 + high / 2} ${x2} ${y2 + high / 2}` });
+    }));
+    const boxes = turns.map((turn, i) => {
+      const [x, y] = at.get(i);
+      const kind = turn.score ? { pass: "right", fail: "wrong", error: "error" }[turn.score[0]] : "unscored";
+      const name = this.plain(turn.agent);
+      const score = scores.has(i) ? ` · ${number(scores.get(i))}` : "";
+      const words = `#${i} ${name.length > 12 ? name.slice(0, 11) + "…" : name}${score}`;
+      const told = [`#${i} ${name}`, turn.part, turn.reads.length ? "read " + turn.reads.map((read) => "#" + read).join(", ") : ""].filter(Boolean).join(", ");
+      return svg("g", { class: `box-${kind}${i === trace.final ? " final" : ""}` }, svg("title", {}, told),
+        svg("rect", { x, y, width: wide, height: high, rx: 6 }), svg("text", { x: x + 8, y: y + 21 }, words));
+    });
+    const heads = columns.map((column, c) => svg("text", { class: "head", x: c * stepX + 4, y: 14 }, `${column.layer ? "layer " + column.layer + " " : ""}${column.part}`));
+    const size = [columns.length * stepX, Math.max(...[...at.values()].map(([, y]) => y)) + stepY];
+    return el("div", { class: "scroll layers", tabindex: 0 }, svg("svg", { width: size[0], height: size[1], role: "img", "aria-label": "Who proposed, with which score, and who read what" }, heads, lines, boxes));
   }
 
   // Facts as [what stands before, the value, what stands after].
@@ -316,12 +362,14 @@ class Explorer {
     return bar;
   }
 
-  turn(turn, index, settled) {
+  turn(turn, index, settled, review) {
     const cost = turn.cost === null ? null : dollars(turn.cost);
     return el("div", { class: settled ? "step settled" : "step" },
       el("div", { class: "d-head" }, el("span", { class: "tagged" }, "#" + index), el("b", {}, this.plain(turn.agent)),
-        turn.role === "solver" ? null : el("span", { class: "tagged" }, turn.role),
+        turn.role === "solver" || turn.role === turn.part ? null : el("span", { class: "tagged" }, turn.role),
+        turn.part ? el("span", { class: "tagged" }, `layer ${turn.layer}, ${turn.part}`) : null,
         turn.reads.length ? el("span", { class: "tagged" }, "read " + turn.reads.map((i) => "#" + i).join(", ")) : null,
+        review ? el("span", { class: "tagged" }, `scored ${number(review[1])}${review[3] ? ` (${review[3]})` : ""}`) : null,
         this.verdict(turn.score),
         settled ? el("span", { class: "settled-badge" }, "settled the answer") : null),
       el("div", { class: "box" }, el("span", { class: "who" }, "Completion"), el("pre", {}, this.text(turn.text))),
@@ -329,6 +377,7 @@ class Explorer {
         ["", `${number(turn.in)} + ${number(turn.out)}`, turn.estimated ? "tokens (estimated)" : "tokens"], ["", seconds(turn.seconds), ""], cost && ["", cost, ""],
         turn.finish === "length" && ["", "cut off", "at the token limit"], this.plain(turn.rev) && ["revision", this.plain(turn.rev).slice(0, 12), ""]]),
       this.reason(turn.score),
+      review && review[2] !== null ? el("p", { class: "reason" }, "Reviewer: ", this.plain(review[2]).slice(0, 2000)) : null,
       el("details", {}, el("summary", {}, `Messages sent (${turn.sent.length})`), this.messages(turn.sent)));
   }
 

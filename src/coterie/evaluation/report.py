@@ -17,6 +17,7 @@ from coterie.evaluation.compare import compare
 from coterie.evaluation.drilldown import BUDGET, embedded, script_json
 from coterie.evaluation.figures import View, choices, distribution, heat_maps
 from coterie.evaluation.forest import comparison_cards
+from coterie.evaluation.layer_table import layer_cards
 from coterie.evaluation.metrics import Row, Traces
 from coterie.evaluation.plots import Mark
 from coterie.evaluation.sheet import Sheet, cards, sheet
@@ -105,6 +106,7 @@ def _run(number: int, run: RunView) -> str:
             "table": _table(rows, baseline),
             "notes": _notes(rows, baseline),
             "comparison": _comparison(run.traces, baseline),
+            "layers": cards(layer_cards(run.traces)),
             "plots": _plots(rows, baseline, oracle),
             "distribution": distribution(run.traces),
             "heat": heat_maps(run.traces, baseline),

@@ -210,12 +210,6 @@ class Allocator:
         desk.entropy += (mean - desk.entropy) * weight
         desk.completions += count
 
-    def join(self, agent: str) -> None:
-        """Let a new agent in, with counters at 0: exploration finds it by itself."""
-        if agent in self.desks:
-            raise ConfigError(f"allocation: agent {agent!r} is there already")
-        self.desks = dict(sorted([*self.desks.items(), (agent, Desk())]))
-
     def without(self, agent: str) -> None:
         """Let an agent go. What was in its buffer waits in `evictions`; the other agents keep theirs."""
         if len(self.desks) == 1:

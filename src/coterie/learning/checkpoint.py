@@ -4,6 +4,7 @@ Its header holds the parts' plain facts, its tensors their arrays. The newest is
 Knows no part of what it keeps.
 """
 
+import logging
 import re
 import shutil
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from coterie.errors import ConfigError
 from coterie.storage.tensors import load_tensors, save_tensors
 from coterie.types import record
 
+log = logging.getLogger(__name__)
 FORMAT = 1
 PATTERN = re.compile(r"round-(\d{8})\.safetensors")
 State = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -30,8 +32,9 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write a checkpoint and then let go of all but the newest `keep`.
+    """Write a checkpoint and then let go of all but the newest `keep` up to this round.
 
+    Later ones are damaged: a run goes on from the newest that is whole. They are no reason to let a whole one go.
     Raises: ConfigError where it cannot be written; the earlier ones are then still there.
     """
     parts = sorted(checkpoint.parts.items())
@@ -39,7 +42,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     arrays = {f"{n}/{key}": array for n, (_, (_, found)) in enumerate(parts) for key, array in found.items()}
     path = folder / f"round-{checkpoint.round:08d}.safetensors"
     save_tensors(path, arrays, {"format": FORMAT, "round": checkpoint.round, "parts": facts})
-    for _, old in rounds(folder)[:-keep]:
+    for _, old in [one for one in rounds(folder) if one[0] <= checkpoint.round][:-keep]:
         old.unlink(missing_ok=True)
     for draft in folder.glob(".round-*"):
         shutil.rmtree(draft, ignore_errors=True)  # what a killed process left behind
@@ -47,26 +50,37 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The checkpoint with the highest round, or None.
+    """The checkpoint with the highest round, or the one before where that is damaged, or None where there is none.
 
-    Raises: ConfigError for a damaged or foreign file; the message says which earlier one there is.
+    Raises: ConfigError where all are damaged, or for a file of another version or another round than its name's.
     """
-    found = rounds(folder)
-    if not found:
-        return None
-    number, path = found[-1]
-    earlier = f"; remove it to go on from round {found[-2][0]}" if len(found) > 1 else ""
+    for number, path in (found := rounds(folder)[::-1]):
+        try:
+            return _read(path, number)
+        except Damaged as damage:
+            if number == found[-1][0]:
+                raise
+            log.warning("%s: going on from the checkpoint before", damage)
+    return None
+
+
+class Damaged(ConfigError):
+    """A checkpoint's file that cannot be read whole."""
+
+
+def _read(path: Path, number: int) -> Checkpoint:
     try:
         arrays, about = load_tensors(path)
-        if about.get("format") != FORMAT or about.get("round") != number:
-            raise ConfigError(f"{path}: is no checkpoint of this version, or not of the round in its name")
+    except ConfigError as error:
+        raise Damaged(str(error)) from None
+    if about.get("format") != FORMAT or about.get("round") != number:
+        raise ConfigError(f"{path}: is no checkpoint of this version, or not of the round in its name")
+    try:
         parts = {
             str(name): (dict(facts), _below(arrays, f"{n}/")) for n, (name, facts) in enumerate(about["parts"])
         }
-    except ConfigError as error:
-        raise ConfigError(f"{error}{earlier}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: is damaged ({error!r}){earlier}") from None
+        raise Damaged(f"{path}: is damaged ({error!r})") from None
     return Checkpoint(round=number, parts=parts)
 
 

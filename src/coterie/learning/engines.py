@@ -12,14 +12,14 @@ except ImportError as error:
     raise MissingExtra("torch", "local") from error
 
 from coterie.backends.base_model import base_model
-from coterie.learning.coevolve import Coevolve
+from coterie.learning.course import Lessons
 from coterie.learning.engine import Engine, Verbs
 from coterie.learning.remote import Link, ProcessLink, RayLink, RemoteEngine
 from coterie.pool import split_model
 from coterie.types import Agent, draw
 
 
-def engines_of(settings: Coevolve, agents: Sequence[Agent], seed: int) -> dict[str, Verbs]:
+def engines_of(settings: Lessons, agents: Sequence[Agent], seed: int) -> dict[str, Verbs]:
     """The engine of each agent, by name; agents of one base share one. Adapters start fresh or where theirs are.
 
     One base is loaded here unless `cluster` says otherwise; several get a worker each. What was opened is closed
@@ -53,7 +53,7 @@ def _local(model: str) -> str:
     return name
 
 
-def _engine(settings: Coevolve, model: str, count: int, agents: Sequence[Agent]) -> Verbs:
+def _engine(settings: Lessons, model: str, count: int, agents: Sequence[Agent]) -> Verbs:
     loss = settings.loss.within(max(agent.sampling.max_tokens for agent in agents))
     given = (settings.lora, settings.optimiser, loss, settings.max_batch)
     place = settings.cluster or ("here" if count == 1 else "processes")

@@ -7,7 +7,7 @@ equal the whole. Torch is imported by what needs it, so that a recipe can be rea
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coterie.errors import ConfigError
 from coterie.types import Amount, Count, Share, record, spec
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Ratio = Literal["token", "sequence"]
 Aggregation = Literal["token_mean", "seq_mean", "fixed_length"]
 Penalty = Literal["k3", "k3_weighted"]
-Preset = Literal["cera", "gspo", "grpo", "dr_grpo", "dapo"]
 
 EQUAL = 1e-6  # rewards nearer than this, relative to the largest of them or to 1, are the same
 SOFTEN = 1e-4  # added to the standard deviation (Eq. 20)
@@ -44,7 +43,13 @@ class Loss:
 
     The paper joins a sequence ratio with a token mean. Those are two decisions: with one update per batch the ratio
     is 1, both levels have the same gradient, the clip is inert, and `aggregation` alone makes the difference.
+
+    A recipe can begin from a published method: `loss: dapo`, or `loss: {use: dapo, beta: 0.01}`, with the constants
+    of its own paper; `cera` (the default), `gspo`, `grpo`, `dr_grpo`, `dapo`. DAPO's filter of equal groups is no
+    part of a loss: `practice.filter_groups` is.
     """
+
+    presets: ClassVar[Mapping[str, "Loss"]]
 
     ratio: Ratio = "sequence"
     aggregation: Aggregation = "token_mean"
@@ -55,17 +60,6 @@ class Loss:
     scale_by_std: bool = True
     mask_truncated: bool = False
     limit: Count = 0
-
-    @classmethod
-    def preset(cls, name: Preset) -> "Loss":
-        """The settings of a published method; `PRESETS` has them. `dr_grpo` still needs a limit.
-
-        Raises: ConfigError for a name that is none.
-        """
-        try:
-            return PRESETS[name]
-        except KeyError:
-            raise ConfigError(f"loss: no preset {name!r}; there are {', '.join(PRESETS)}") from None
 
     def within(self, limit: int) -> "Loss":
         """These settings, with `limit` tokens a completion where they name no limit of their own."""
@@ -84,15 +78,13 @@ class Loss:
         return tuple(said)
 
 
-PRESETS: Mapping[str, Loss] = {
+Loss.presets = {
     "cera": Loss(),
     "gspo": Loss(aggregation="seq_mean", clip_low=3e-4, clip_high=4e-4, beta=0.0),
     "grpo": Loss(ratio="token", aggregation="seq_mean", beta=0.04),
     "dr_grpo": Loss(ratio="token", aggregation="fixed_length", beta=0.0, scale_by_std=False),
     "dapo": Loss(ratio="token", clip_high=0.28, beta=0.0),
 }
-"""`cera` is CERA-MoA; the others have the constants that their own papers name. DAPO's filter of equal groups is
-no part of a loss: `telling` decides it."""
 
 
 @record

@@ -22,20 +22,30 @@ from coterie.types import Agent, Count, Query, Size, draw, record, spec
 
 
 @spec
-class Practice:
-    """How an agent practises (CERA-MoA Algorithm 1 and Table 5).
+class Drill:
+    """How an agent practises, whatever it learns by.
 
-    `group` completions a query. `updates` optimiser steps on each batch (mu; the paper's settings amount to 1,
-    docs/methods.md C2). `filter_groups` drops groups whose verifier scores are all equal before the update
-    (DAPO; the paper does not, C4) and samples up to `refill` further queries of the agent's buffer in their place.
-    `errors`: more than this share of verdicts missing in a batch ends the run.
+    `group` completions of one prompt. `updates` optimiser steps on each batch (mu). `errors`: more than this share
+    of verdicts missing in a batch ends the run.
+    """
+
+    group: Size = 8
+    updates: Size = 1
+    errors: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+
+@spec
+class Practice(Drill):
+    """How an agent practises in CERA-MoA (Algorithm 1 and Table 5): as `Drill` says.
+
+    `group` completions a query. `updates` is 1 in the paper's settings (docs/methods.md C2).
+    `filter_groups` drops groups whose verifier scores are all equal before the update (DAPO; the paper does not,
+    C4) and samples up to `refill` further queries of the agent's buffer in their place.
     """
 
     group: Annotated[int, Field(ge=2)] = 8
-    updates: Size = 1
     filter_groups: bool = False
     refill: Count = 0
-    errors: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
         if self.refill and not self.filter_groups:
@@ -46,6 +56,7 @@ class Practice:
 class Practised:
     """What came of it. `rewards` is a query's mean reward, NaN where no completion had a verdict.
 
+    `silent` is the share of groups whose scores are all equal, NaN where a group is one completion.
     `cut` prompts were longer than allowed and lost their beginning.
     """
 
@@ -94,7 +105,7 @@ def roll_out(
     engine: Verbs,
     agent: Agent,
     queries: Mapping[int, Query],
-    settings: Practice,
+    settings: Drill,
     rewards: Rewards,
     clock: Clock,
 ) -> list[Rollouts]:
@@ -148,10 +159,20 @@ def prompt_limit(agent: Agent, context: int) -> int:
     return min(agent.sampling.max_prompt_tokens or left, left)
 
 
-def learn(engine: Verbs, agent: Agent, found: Sequence[Rollouts], updates: int, clock: Clock) -> tuple[Step, ...]:
-    """`updates` optimiser steps of the agent on its rollouts."""
+def learn(
+    engine: Verbs,
+    agent: Agent,
+    found: Sequence[Rollouts],
+    updates: int,
+    clock: Clock,
+    gains: np.ndarray | None = None,
+) -> tuple[Step, ...]:
+    """`updates` optimiser steps of the agent on its rollouts.
+
+    `gains` (n, G) are their advantages where those are not the ones within each group (Eq. 20).
+    """
     heat = agent.sampling.temperature
-    groups = groups_of(found, engine.loss.scale_by_std)
+    groups = groups_of(found, within(_shaped(found), engine.loss.scale_by_std) if gains is None else gains)
     steps = []
     with clock.phase("learn"):
         if updates > 1:
@@ -164,11 +185,15 @@ def learn(engine: Verbs, agent: Agent, found: Sequence[Rollouts], updates: int, 
     return tuple(steps)
 
 
-def groups_of(found: Sequence[Rollouts], scale_by_std: bool) -> list[Group]:
-    """Rollouts with their advantages within each group (Eq. 20)."""
+def within(rewards: np.ndarray, scale_by_std: bool) -> np.ndarray:
+    """Advantages within each group of rewards (n, G) (Eq. 20)."""
     import torch
 
-    gains = advantages(torch.from_numpy(np.stack([one.graded.shaped for one in found])), scale_by_std).numpy()
+    return advantages(torch.from_numpy(rewards), scale_by_std).numpy()
+
+
+def groups_of(found: Sequence[Rollouts], gains: np.ndarray) -> list[Group]:
+    """Rollouts with their advantages (n, G)."""
     return [
         Group(
             prompt=one.prompt,
@@ -178,6 +203,10 @@ def groups_of(found: Sequence[Rollouts], scale_by_std: bool) -> list[Group]:
         )
         for one, gain in zip(found, gains, strict=True)
     ]
+
+
+def _shaped(found: Sequence[Rollouts]) -> np.ndarray:
+    return np.stack([one.graded.shaped for one in found])
 
 
 def telling_ones(found: Sequence[Rollouts]) -> list[Rollouts]:
@@ -195,7 +224,7 @@ def practised(found: Sequence[Rollouts], steps: tuple[Step, ...]) -> Practised:
     return Practised(
         rewards=tuple(one.graded.mean for one in found),
         solved=float(np.mean(verdicts)) if verdicts else float("nan"),
-        silent=1 - len(telling_ones(found)) / len(found),
+        silent=1 - len(telling_ones(found)) / len(found) if len(found[0].samples) > 1 else float("nan"),
         errors=sum(one.graded.errors for one in found),
         completions=len(samples),
         tokens=sum(len(s.ids) for s in samples),

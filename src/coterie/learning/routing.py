@@ -18,13 +18,15 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", "local") from error
 
-from coterie.features.checks import AnyEncoder
+from coterie.features.checks import AnyEncoder, identity_of
 from coterie.learning.allocation import State
 from coterie.learning.scorers import Classifier, PushPull, Regression, Scorer
-from coterie.routers.artefact import fitted, key_of
+from coterie.routers.artefact import Artefact, fitted, key_of
 from coterie.routers.familiarity import Familiarity
 from coterie.routers.heads import Shape
 from coterie.routers.headset import PARTS, HeadSet
+from coterie.routers.learned_scores import NAME as LEARNED_SCORES
+from coterie.routers.learned_scores import LearnedScores
 from coterie.routers.push_pull import smallest_margin
 from coterie.types import Amount, Count, Pool, Positive, Share, Size, spec
 
@@ -165,22 +167,7 @@ class RoutingLearner:
         for part, found in moments.items():
             self.optimiser.state[self.parameters[part]] = dict(found)
 
-    # --- agents that come and go ---------------------------------------------------------------------
-
-    def join(self, agent: str) -> None:
-        """Let a new agent in with an untrained head; the others go on as they were."""
-        if agent in self.agents:
-            raise ConfigError(f"routing: agent {agent!r} is there already")
-        before, old, moments = self.agents, self.parameters, self._moments()
-        self.agents = tuple(sorted([*before, agent]))
-        rows = torch.tensor([self.agents.index(name) for name in before])
-        whole = self._scorer().fresh(self.agents)
-        for part, tensor in whole.items():
-            axis = self.scorer.axis(part)
-            for key in MOMENTS if part in moments else ():
-                moments[part][key] = _put(torch.zeros_like(tensor), axis, rows, moments[part][key])
-            whole[part] = _put(tensor, axis, rows, old[part].detach())
-        self._place(whole, moments)
+    # --- agents that leave ---------------------------------------------------------------------------
 
     def without(self, agent: str) -> None:
         """Let an agent go; the others go on as they were, moments and all."""
@@ -225,13 +212,15 @@ class RoutingLearner:
             trained={part: tensor.detach()[first].clone() for part, tensor in self.parameters.items()},
         )
 
-    def router(self, pool: Pool, encoder: AnyEncoder) -> Familiarity:
-        """A familiarity router for the pool's present revisions, as if it had been fitted: it can be saved.
+    def router(self, pool: Pool, encoder: AnyEncoder) -> Familiarity | LearnedScores:
+        """A router for the pool's present revisions, as if it had been fitted: it can be saved.
 
-        `encoder` must be the one whose features were learnt on. Raises: as `headset`.
+        `encoder` must be the one whose features were learnt on. Raises: KeyError for an agent that has no revision.
         """
-        heads = self.headset({name: key_of(pool[name]) for name in self.agents})
+        keys = {name: key_of(pool[name]) for name in self.agents}
         settings = self.settings
+        if settings.metric != "familiarity":
+            return fitted(LearnedScores(encoder=encoder), "_known", self._artefact(keys, identity_of(encoder)))
         router = Familiarity(
             encoder=encoder,
             hidden=settings.hidden,
@@ -242,7 +231,20 @@ class RoutingLearner:
             lr=settings.lr,
             seed=settings.seed,
         )
-        return fitted(router, "_trained", heads)
+        return fitted(router, "_trained", self.headset(keys))
+
+    def _artefact(self, keys: Mapping[str, str], encoder: str) -> Artefact:
+        """Networks of a metric without targets, with what their features are standardised by."""
+        tensors = {**self.parameters, "centre": self.base.centre, "spread": self.base.spread}
+        return Artefact(
+            router=LEARNED_SCORES,
+            names=self.agents,
+            keys=tuple(keys[name] for name in self.agents),
+            tensors={part: tensor.detach().numpy().copy() for part, tensor in tensors.items()},
+            encoder=encoder,
+            width=self.base.shape.features,
+            notes={"metric": self.settings.metric},
+        )
 
     # --- checkpoints ---------------------------------------------------------------------------------
 
@@ -280,7 +282,3 @@ class RoutingLearner:
 
 def _pick(tensor: torch.Tensor, axis: int | None, rows: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if axis is None else tensor.index_select(axis, rows)
-
-
-def _put(whole: torch.Tensor, axis: int | None, rows: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    return part.clone() if axis is None else whole.index_copy(axis, rows, part)

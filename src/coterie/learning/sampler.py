@@ -3,12 +3,12 @@
 Synchronous and on the tensors that are being trained; serving goes through `backends.local`. Imports torch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coterie.backends.base_model import Base
 from coterie.backends.running import Row, Running, cut
 from coterie.errors import BackendError
-from coterie.types import Sampling, record
+from coterie.types import Agent, Sampling, record
 
 
 @record
@@ -54,6 +54,19 @@ def sample(base: Base, asks: Sequence[Ask], max_batch: int, cache_gib: float = 4
         if running.active:
             running.step()
     return [_finished(base, row) for row in rows]
+
+
+def truncation_warning(agents: Iterable[Agent]) -> str | None:
+    """Why agents' tokens come from another distribution than their log-probabilities, or None where they do not."""
+    cut = [agent for agent in agents if agent.sampling.top_p < 1 or agent.sampling.top_k]
+    if not cut:
+        return None
+    first = cut[0].sampling
+    return (
+        f"{', '.join(agent.name for agent in cut)}: sampling.top_p {first.top_p:g}, top_k {first.top_k}: tokens are"
+        " drawn from the cut distribution, as in the paper, and the loss weighs them by the whole one; top_p 1 and"
+        " top_k 0 make the two equal"
+    )
 
 
 def _finished(base: Base, row: Row) -> Sample:

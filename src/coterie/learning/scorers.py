@@ -16,7 +16,17 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", "local") from error
 
-from coterie.routers.heads import Parameters, Shape, distance, fresh, predicted, targeted
+from coterie.routers.heads import (
+    Parameters,
+    Shape,
+    distance,
+    expected,
+    fresh,
+    logits,
+    predicted,
+    scored,
+    targeted,
+)
 from coterie.routers.headset import HeadSet
 from coterie.routers.push_pull import familiarity, push_pull, relative_advantage
 
@@ -99,18 +109,15 @@ class Regression:
         return fresh(self.shape, agents)
 
     def scores(self, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
-        return self._rewards(parameters, x).clamp(0.0, 1.0)
+        return scored("regression", parameters, x)
 
     def loss(self, parameters: Parameters, x: torch.Tensor, rewards: np.ndarray) -> Loss | None:
         seen = torch.from_numpy(~np.isnan(rewards))
-        gap = self._rewards(parameters, x) - torch.from_numpy(np.nan_to_num(rewards)).float()
+        gap = expected(parameters, x) - torch.from_numpy(np.nan_to_num(rewards)).float()
         return torch.where(seen, gap, 0.0).square().sum(), {}
 
     def axis(self, part: str) -> int | None:
         return 0
-
-    def _rewards(self, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
-        return predicted(parameters, x)[..., 0].T  # (B, N)
 
 
 class Classifier:
@@ -134,7 +141,7 @@ class Classifier:
         return shared
 
     def scores(self, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
-        return self._logits(parameters, x).softmax(dim=-1)
+        return scored("classifier", parameters, x)
 
     def loss(self, parameters: Parameters, x: torch.Tensor, rewards: np.ndarray) -> Loss | None:
         gains = np.maximum(np.nan_to_num(rewards), 0.0)
@@ -142,10 +149,7 @@ class Classifier:
         if not total.any():
             return None
         shares = torch.from_numpy(gains / np.where(total > 0, total, 1.0)).float()
-        return -(shares * F.log_softmax(self._logits(parameters, x), dim=-1)).sum(), {}
-
-    def _logits(self, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
-        return predicted({**parameters, "second_bias": parameters["second_bias"][:, 0]}, x)[0]  # (B, N)
+        return -(shares * F.log_softmax(logits(parameters, x), dim=-1)).sum(), {}
 
     def axis(self, part: str) -> int | None:
         return 2 if part in ("second", "second_bias") else None

@@ -5,15 +5,16 @@ To see in a minute what thresholds, margins and exploration do before days are s
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
-from coterie.learning.allocation import ROUNDING, Allocation, Allocator
-from coterie.learning.ledger import Ledger, Resolved, ttl_warning
-from coterie.learning.routing import RoutingLearner, RoutingUpdate
+from coterie.learning.allocation import ROUNDING, Allocation
+from coterie.learning.exchange import Exchange
+from coterie.learning.ledger import ttl_warning
+from coterie.learning.routing import RoutingUpdate
 from coterie.learning.students import Items, Students, World, items, voted
 from coterie.types import Size, record, spec
 
@@ -125,10 +126,8 @@ class Simulator:
         self.train = items(world, settings.queries, seed, "train")
         self.test = items(world, settings.test, seed, "test")
         self.students = Students(world, settings.agents, seed)
-        self.allocator = Allocator(self.names, settings.allocation, seed)
-        self.ledger = Ledger(settings.ttl, settings.sync)
         sample = self.train.features[: settings.routing.standardise or 1]
-        self.learner = RoutingLearner(self.names, world.width, settings.routing, sample)
+        self.exchange = Exchange(self.names, settings, seed, sample)
         self.number = {name: i for i, name in enumerate(self.names)}
         self.now = self.calls = 0
         self.tally = Tally(settings.agents, world.domains)
@@ -140,35 +139,24 @@ class Simulator:
     def round(self) -> None:
         """Route a batch, let agents practise, tell the router (paper's Algorithm 1)."""
         start = self.now * self.settings.batch
-        batch = range(start, min(start + self.settings.batch, self.settings.queries))
-        familiarity = self.learner.familiarity(self.train.features[batch.start : batch.stop])
-        for i, row in zip(batch, familiarity.tolist(), strict=True):
-            ticket = self.allocator.allocate(str(i), dict(zip(self.learner.agents, row, strict=True)), self.now)
-            self.ledger.open(ticket)
+        ids = [str(i) for i in range(start, min(start + self.settings.batch, self.settings.queries))]
+        tickets, familiarity = self.exchange.route(ids, self._features(ids), self.now)
+        for ticket in tickets:
             self.calls += len(ticket.agents)
-            self.tally.asked[self.train.domain[i], [self.number[name] for name in ticket.agents]] += 1
-        for name, ticket in self.allocator.evictions():
-            self.ledger.report(ticket.id, name, None)
-        for name in self.allocator.agents:
+            here = [self.number[name] for name in ticket.agents]
+            self.tally.asked[self.train.domain[int(ticket.query)], here] += 1
+        for name in self.exchange.allocator.agents:
             self._practise(name)
-        self._learn(self.ledger.settle(self.now))
+        self.exchange.hear(self.now, self._features)
         self._count(familiarity)
         self.now += 1
 
-    def without(self, name: str) -> None:
-        """An agent leaves."""
-        self.allocator.without(name)
-        for gone, ticket in self.allocator.evictions():
-            self.ledger.report(ticket.id, gone, None)
-        self.ledger.without(name)
-        self.learner.without(name)
-
     def _practise(self, name: str) -> None:
-        for batch in self.allocator.ready(name):
+        for batch in self.exchange.allocator.ready(name):
             rewards, entropy = self.students.practise(self.number[name], self._of([int(t.query) for t in batch]))
-            self.allocator.observe_entropy(name, entropy, len(batch) * self.settings.world.group)
-            for ticket, reward in zip(batch, rewards.tolist(), strict=True):
-                self.ledger.report(ticket.id, name, reward)
+            count = len(batch) * self.settings.world.group
+            self.exchange.allocator.observe_entropy(name, entropy, count)
+            self.exchange.report(name, batch, rewards.tolist())
             self.tally.reward += float(rewards.sum())
             self.tally.rewarded += len(rewards)
 
@@ -176,20 +164,11 @@ class Simulator:
         train = self.train
         return Items(features=train.features[rows], domain=train.domain[rows], difficulty=train.difficulty[rows])
 
-    def _learn(self, resolved: list[Resolved]) -> None:
-        if not resolved:
-            return
-        column = {name: i for i, name in enumerate(self.learner.agents)}
-        rewards = np.full((len(resolved), len(column)), np.nan)
-        for row, one in zip(rewards, resolved, strict=True):
-            for name, reward in one.rewards.items():
-                if name in column:
-                    row[column[name]] = reward
-        rows = [int(one.ticket.query) for one in resolved]
-        self.learner.step(self.train.features[rows], rewards, np.array([one.solo for one in resolved]))
+    def _features(self, ids: Sequence[str]) -> np.ndarray:
+        return self.train.features[[int(key) for key in ids]]
 
     def _count(self, familiarity: np.ndarray) -> None:
-        tally, here = self.tally, [self.number[name] for name in self.learner.agents]
+        tally, here = self.tally, [self.number[name] for name in self.exchange.router.agents]
         tally.familiarity[here] += familiarity.mean(axis=0)
         tally.top += float(familiarity.max(axis=1).mean())
         tally.rounds, tally.queries = tally.rounds + 1, tally.queries + len(familiarity)
@@ -199,10 +178,10 @@ class Simulator:
     def point(self) -> Point:
         """The course since the last point; begins the next."""
         tally, asked = self.tally, self.tally.asked
-        about = self.allocator.metrics()
-        scores = self.learner.familiarity(self.test.features)  # (Q, N)
+        about = self.exchange.allocator.metrics()
+        scores = self.exchange.router.familiarity(self.test.features)  # (Q, N)
         tested, level = self.tested(self.settings.allocation.tau, scores), np.zeros(len(self.names))
-        level[[self.number[name] for name in self.learner.agents]] = scores.mean(axis=0)
+        level[[self.number[name] for name in self.exchange.router.agents]] = scores.mean(axis=0)
         known = asked[asked.sum(axis=1) > 0]
         found = Point(
             queries=min(self.now * self.settings.batch, self.settings.queries),
@@ -226,9 +205,9 @@ class Simulator:
 
     def tested(self, tau: float, scores: np.ndarray | None = None) -> Tested:
         """The familiarity vote on the test queries at a threshold; their `scores` (Q, N) where those are known."""
-        rows = [self.number[name] for name in self.learner.agents]
+        rows = [self.number[name] for name in self.exchange.router.agents]
         chances = self.students.chances(self.test)[:, rows]
-        f = self.learner.familiarity(self.test.features) if scores is None else scores
+        f = self.exchange.router.familiarity(self.test.features) if scores is None else scores
         order = np.argsort(-f, axis=1, kind="stable")
         ranked = np.take_along_axis(f, order, axis=1)
         before = np.cumsum(ranked, axis=1) - ranked
@@ -262,7 +241,7 @@ def simulate(settings: Simulation, seed: int, watch: Progress = lambda done, tot
             points.append(course.point())
         if done % 20 == 0 or done == course.rounds:
             watch(done, course.rounds)
-    scores = course.learner.familiarity(course.test.features)
+    scores = course.exchange.router.familiarity(course.test.features)
     return Simulated(
         settings=settings,
         seed=seed,
@@ -270,7 +249,7 @@ def simulate(settings: Simulation, seed: int, watch: Progress = lambda done, tot
         tests=tuple(course.tested(tau, scores) for tau in THRESHOLDS),
         floors=course.floors(),
         skills=tuple(tuple(row) for row in course.students.skill.tolist()),
-        ledger=course.ledger.metrics(),
-        allocation=course.allocator.metrics(),
+        ledger=course.exchange.ledger.metrics(),
+        allocation=course.exchange.allocator.metrics(),
         seconds=time.monotonic() - begun,
     )

@@ -23,13 +23,12 @@ from coterie import __version__
 from coterie.config import build
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.learning.checkpoint import newest, rounds, save
-from coterie.learning.coevolve import Coevolution, Coevolve, Diverged, prepared
+from coterie.learning.course import Course, Diverged, Lessons, prepared
 from coterie.learning.engines import close, engines_of
 from coterie.learning.practice import prompt_limit
 from coterie.learning.remote import WorkerLost
 from coterie.pool import read_agent, write_agent
 from coterie.rollout import read_by
-from coterie.routers.familiarity import Familiarity
 from coterie.storage.runs import Run, append_line, read_lines, write_atomically
 from coterie.tasks.catalog import load_task, reader_of, verify
 from coterie.team import Team
@@ -51,7 +50,7 @@ class Training:
 
     run: Run
     team: Team
-    coevolution: Coevolution
+    course: Course
     lost: tuple[int, int] = (0, 0)
 
     @staticmethod
@@ -85,31 +84,31 @@ class Training:
 
     def _advance(self, watch: Watch) -> bool:
         going = True
-        while going and not self.coevolution.finished:
+        while going and not self.course.finished:
             try:
-                row = self.coevolution.round()
+                row = self.course.round()
             except Diverged as stop:
                 append_line(self.run.path / METRICS, stop.row)
                 self.save()
                 raise
             append_line(self.run.path / METRICS, row)
-            if row["round"] % self.coevolution.settings.checkpoint_every == 0:
+            if row["round"] % self.course.settings.checkpoint_every == 0:
                 self.save()
             going = watch(row)
         self.save()
-        return self.coevolution.finished
+        return self.course.finished
 
     def save(self) -> Path:
         """A checkpoint of now. Raises: WorkerLost; `advance` begins again where it meets that."""
-        return save(self.run.path / CHECKPOINTS, self.coevolution.state(), self.coevolution.settings.keep)
+        return save(self.run.path / CHECKPOINTS, self.course.state(), self.course.settings.keep)
 
     def export(self) -> Path:
         """Write what came of it as a team: PEFT folders, router weights, a recipe. Returns the recipe's path."""
-        return self._in_spite_of_losses(lambda: export(self.coevolution, self.team, self.run.path / TEAM))
+        return self._in_spite_of_losses(lambda: export(self.course, self.team, self.run.path / TEAM))
 
     def close(self) -> None:
         """Take the agents off their bases and let go of the folder."""
-        close(self.coevolution.engines)
+        close(self.course.engines)
         if self.run.lock is not None:
             self.run.lock.close()
 
@@ -137,15 +136,15 @@ class Training:
 
     def _begin_again(self) -> None:
         """New workers, from the newest checkpoint; the rounds since then are made again."""
-        folder, before = self.run.path, self.coevolution
+        folder, before = self.run.path, self.course
         close(before.engines)
-        self.coevolution = opened(before.settings, self.team, tuple(before.queries.values()))
+        self.course = opened(before.settings, self.team, tuple(before.queries.values()))
         self._take_up(folder)
 
     def _take_up(self, folder: Path) -> None:
         """Go on from the newest checkpoint; rounds recorded after it will be made again."""
         found, rows = newest(folder / CHECKPOINTS), recorded(folder / METRICS)
-        if found is None and len(rows) > self.coevolution.settings.checkpoint_every:
+        if found is None and len(rows) > self.course.settings.checkpoint_every:
             raise DataError(
                 f"{folder}: {len(rows)} rounds are recorded, but there is no checkpoint to go on from: put"
                 f" {CHECKPOINTS}/ back, or choose another folder"
@@ -158,7 +157,7 @@ class Training:
             )
         if found is not None:
             try:
-                self.coevolution.load(found)
+                self.course.load(found)
             except WorkerLost:
                 raise
             except (CoterieError, KeyError, TypeError, ValueError, IndexError) as error:
@@ -190,36 +189,23 @@ def _nothing_left(folder: Path, when: bool) -> Iterator[None]:
             (folder / ".lock").unlink(missing_ok=True)
 
 
-def settings_of(team: Team) -> Coevolve:
-    """The recipe's `learner`. Raises: ConfigError where it has none, or another kind of learner."""
-    learner = learner_of(team.config, team.name)
-    if not isinstance(team.router, Familiarity):
-        raise ConfigError(
-            f"{team.name}: co-evolution trains the `familiarity` router, not {type(team.router).__name__}"
-        )
-    if team.router.weights is not None:
-        raise ConfigError(f"{team.name}: router.weights: co-evolution begins with a new router; leave them out")
-    return settings_with(learner, team.router)
+def settings_of(team: Team) -> Lessons:
+    """The recipe's `learner` as it suits the team. Raises: ConfigError where it has none or cannot learn by it."""
+    return learner_of(team.config, team.name).suited(team)
 
 
-def learner_of(recipe: object, where: str) -> Coevolve:
-    """The `learner` of a recipe's table. Raises: ConfigError where it has none, or another kind of learner."""
+def learner_of(recipe: object, where: str) -> Lessons:
+    """The `learner` of a recipe's table. Raises: ConfigError where it has none, or one that trains no adapters."""
     table = recipe.get("learner") if isinstance(recipe, Mapping) else None
     if table is None:
         raise ConfigError(f"{where}: has no `learner` section: there is nothing that says how it learns")
     learner = build("learner", table, f"{where}: ")
-    if not isinstance(learner, Coevolve):
+    if not isinstance(learner, Lessons):
         raise ConfigError(f"{where}: learner {type(learner).__name__} does not train adapters")
     return learner
 
 
-def settings_with(learner: Coevolve, router: Familiarity) -> Coevolve:
-    """The learner with the router's own sizes, so that a recipe says them once."""
-    same = {name: getattr(router, name) for name in ("hidden", "width", "scale", "seed")}
-    return replace(learner, routing=replace(learner.routing, **same))
-
-
-def queries_of(settings: Coevolve, team: Team) -> tuple[Query, ...]:
+def queries_of(settings: Lessons, team: Team) -> tuple[Query, ...]:
     """The training queries of all tasks.
 
     Raises: ConfigError where there is no task; DataError for a query without a reference, or a task whose first
@@ -239,48 +225,41 @@ def queries_of(settings: Coevolve, team: Team) -> tuple[Query, ...]:
     return tuple(found)
 
 
-def opened(settings: Coevolve, team: Team, queries: Sequence[Query]) -> Coevolution:
+def opened(settings: Lessons, team: Team, queries: Sequence[Query]) -> Course:
     """The pool in training from its start: fresh adapters, or those that the agents bring along.
 
     Raises: ConfigError where an agent cannot learn as it is set up; nothing stays open then.
     """
-    agents = [team.pool[name] for name in team.pool.names()]
+    agents = [team.pool[name] for name in settings.learners(team.pool)]
     pool = Pool({agent.name: prepared(agent) for agent in agents})
-    assert isinstance(team.router, Familiarity)
     with ExitStack() as undo:
         engines = engines_of(settings, agents, team.seed)
         undo.callback(close, engines)
         for query in {(query.task, query.contract): query for query in queries}.values():
             for agent in agents:
                 prompt_limit(read_by(agent, reader_of(query)), engines[agent.name].context)
-        made = Coevolution(settings, pool, team.router.encoder, queries, engines, team.seed)
+        made = settings.begin(team, pool, queries, engines)
         undo.pop_all()
     return made
 
 
-def export(coevolution: Coevolution, team: Team, folder: Path) -> Path:
-    """Agents as plain PEFT folders, the router's weights for their revisions, and the recipe of both.
+def export(course: Course, team: Team, folder: Path) -> Path:
+    """Agents as plain PEFT folders, and the recipe of them and of whatever else was learned.
 
-    Agents of other roles, which have not learned, come along as they are.
+    Agents that were not to learn come along as they are.
     """
-    others = sorted(set(team.pool) - set(team.pool.names()))
-    agents, folders = {}, folders_of([*coevolution.names, *others])
+    others = sorted(set(team.pool) - set(course.engines))
+    agents, folders = {}, folders_of([*course.names, *others])
     for name, place in folders.items():
         home, agent = folder / "agents" / place, team.pool[name]
-        if name in coevolution.engines:
-            coevolution.engines[name].write(name, home / "adapter")
+        if name in course.engines:
+            course.engines[name].write(course.policy(name), home / "adapter")
             agent = replace(agent, adapter=str((home / "adapter").resolve()))
         write_agent(home, replace(agent, folder=None))
         agents[name] = read_agent(home)
-    router = coevolution.router.router(Pool(agents), coevolution.encoder)
-    router.save(folder / "router.safetensors")
     table = {key: value for key, value in team.config.items() if key != "learner"}
-    own = table.get("router")
-    router_table = {
-        **(own if isinstance(own, Mapping) else {"use": "familiarity"}),
-        "weights": "router.safetensors",
-    }
-    table |= {"agents": [f"agents/{place}" for place in folders.values()], "router": router_table}
+    table = course.furnished(table, Pool(agents), folder)
+    table |= {"agents": [f"agents/{place}" for place in folders.values()]}
     table["name"] = f"{team.name}, trained"  # an evaluation of both keeps them apart by name
     path = folder / RECIPE
     write_atomically(path, yaml.safe_dump(table, sort_keys=False, allow_unicode=True))

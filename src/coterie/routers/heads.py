@@ -79,6 +79,28 @@ def predicted(heads: Parameters, features: torch.Tensor) -> torch.Tensor:
     return torch.baddbmm(heads["second_bias"][:, None], F.silu(z), heads["second"])
 
 
+# --- scores without a target (CERA-MoA's ablations) ----------------------------------------------------
+
+
+def expected(heads: Parameters, features: torch.Tensor) -> torch.Tensor:
+    """The reward that each agent's network of width 1 expects on normalised features (B, D): (B, A)."""
+    return predicted(heads, features)[..., 0].T
+
+
+def logits(heads: Parameters, features: torch.Tensor) -> torch.Tensor:
+    """Logits over agents of the one network whose outputs are the agents: (B, A)."""
+    return predicted({**heads, "second_bias": heads["second_bias"][:, 0]}, features)[0]
+
+
+def scored(metric: str, heads: Parameters, features: torch.Tensor) -> torch.Tensor:
+    """Scores in [0, 1] by `regression` or `classifier`: (B, A). Raises: KeyError for another metric."""
+    if metric == "regression":
+        return expected(heads, features).clamp(0.0, 1.0)
+    if metric == "classifier":
+        return logits(heads, features).softmax(dim=-1)
+    raise KeyError(f"metric {metric}")
+
+
 # --- targets -----------------------------------------------------------------------------------------
 
 

@@ -37,12 +37,14 @@ class Run:
 
     @staticmethod
     def open(path: Path, config: Mapping[str, Any]) -> "Run":
-        """Begin the run, or go on with it if its configuration is the same; grading errors are tried again."""
-        file = path / "run.json"
+        """Begin the run, or go on with it if its configuration is the same; grading errors are tried again.
+
+        Nothing is written before the lock is held: a folder that another process writes keeps what it has.
+        """
+        file, lock = path / "run.json", _only_writer(path)
         if file.exists():
             _refuse_other(file, config)
         write_atomically(file, json.dumps(config, indent=2, ensure_ascii=False))
-        lock = _only_writer(path)
         for name in ("traces.jsonl", "scores.jsonl", "decisions.jsonl", "times.jsonl"):
             _drop_torn_tail(path / name)
         run = Run(path, config, lock=lock)._with_scores()
@@ -135,12 +137,16 @@ class Run:
         return replace(trace, turns=turns, score=score)
 
     def _score(self, query: Query, turn: Turn) -> Score | None:
-        return self.scores.get(text_key(query, turn.completion.text))
+        return self.scores.get(text_key(query, turn.completion.text)) if turn.answers else None
 
 
 def _only_writer(path: Path) -> IO[str]:
-    """An open lock file; ConfigError where another process holds it."""
-    file = open(path / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run is
+    """An open lock file in the folder, which is made; ConfigError where another process holds it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run is
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

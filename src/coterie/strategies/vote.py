@@ -8,7 +8,7 @@ from pydantic import Field
 
 from coterie.errors import AllAgentsFailed
 from coterie.rollout import Rollout
-from coterie.types import Routing, Size, Turn, spec
+from coterie.types import Amount, Routing, Size, Turn, spec
 
 ROUNDING = 1e-9  # .6 + .3 is to reach .9
 
@@ -21,10 +21,12 @@ class Vote:
     All agents are asked where even all together fall short. Where an asked agent fails, the next in order
     stand in until the answered familiarity reaches the threshold. An open-ended query, whose answers cannot
     be compared, goes to the first agent alone unless `all_on_open` (which pays for answers nobody reads).
+    `temperature` replaces the agents' own; None keeps theirs.
     """
 
     threshold: Annotated[float, Field(ge=0)] = 0.7
     all_on_open: bool = False
+    temperature: Amount | None = None
 
     def plan(self, routing: Routing, open_ended: bool = False) -> list[str]:
         """Who is asked first."""
@@ -36,12 +38,12 @@ class Vote:
         routing = await rollout.route()
         queue = routing.ranked()
         if rollout.reader.open_ended and not self.all_on_open:
-            return await first_answer(rollout, queue)
+            return await first_answer(rollout, queue, self.temperature)
         turns: list[Turn] = []
         while queue and (not turns or _reached(turns, routing) < self.threshold - ROUNDING):
             names = prefix_reaching(routing, queue, self.threshold - _reached(turns, routing))
             queue = queue[len(names) :]
-            turns += await ask_some(rollout, names, last=not queue and not turns)
+            turns += await ask_some(rollout, names, self.temperature, last=not queue and not turns)
         if rollout.reader.open_ended:
             return turns[0]
         return await asyncio.to_thread(weighted_vote, turns, routing.scores or routing.weights, rollout.reader.same)
@@ -49,10 +51,14 @@ class Vote:
 
 @spec
 class TopK:
-    """The router's first `k` agents are asked (None: all) and vote, by weight or one vote each."""
+    """The router's first `k` agents are asked (None: all) and vote, by weight or one vote each.
+
+    `temperature` replaces the agents' own; None keeps theirs.
+    """
 
     k: Size | None = None
     weighted: bool = True
+    temperature: Amount | None = None
 
     def plan(self, routing: Routing, open_ended: bool = False) -> list[str]:
         """Who is asked."""
@@ -60,7 +66,7 @@ class TopK:
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         routing = await rollout.route()
-        turns = await rollout.ask_all(self.plan(routing))
+        turns = await rollout.ask_all(self.plan(routing), temperature=self.temperature)
         if rollout.reader.open_ended:
             return turns[0]
         scores = (routing.scores or routing.weights) if self.weighted else {}
@@ -82,24 +88,24 @@ def _reached(turns: Sequence[Turn], routing: Routing) -> float:
     return sum(routing.score(turn.agent) for turn in turns)
 
 
-async def ask_some(rollout: Rollout, names: Sequence[str], last: bool) -> list[Turn]:
+async def ask_some(
+    rollout: Rollout, names: Sequence[str], temperature: float | None = None, *, last: bool
+) -> list[Turn]:
     """Ask all of `names`; none answering is an error only where nobody else is left to ask."""
     try:
-        return await rollout.ask_all(names)
+        return await rollout.ask_all(names, temperature=temperature)
     except AllAgentsFailed:
         if last:
             raise
         return []
 
 
-async def first_answer(rollout: Rollout, names: Sequence[str]) -> Turn:
+async def first_answer(rollout: Rollout, names: Sequence[str], temperature: float | None = None) -> Turn:
     """The first agent's turn, or the next one's where it fails."""
     for name in names[:-1]:
-        try:
-            return await rollout.ask(name)
-        except AllAgentsFailed:
-            continue
-    return await rollout.ask(names[-1])
+        if turns := await ask_some(rollout, [name], temperature, last=False):
+            return turns[0]
+    return (await ask_some(rollout, names[-1:], temperature, last=True))[0]
 
 
 def weighted_vote(

@@ -177,7 +177,7 @@ def load_task(
     `gsm8k` or `gsm8k/train` (a folder below the one that the environment variable COTERIE_DATA names; test by
     default), or `reasoning_gym:lcm`, with `/train` and parameters if wanted
     (`reasoning_gym:chain_sum/train?min_terms=2&max_terms=2`), or `operands:larger` (made questions about two
-    numbers, with /train and `low` and `high` if wanted). `limit`
+    numbers; `operands:red+blue/train?high=15` asks by several rules in turn, from 1 to 15). `limit`
     takes the first N in file order; a generator makes N (100 by default), fewer where it has no more, from
     `seed`. Train and test of a generator never share a question. `contracts` overrides the usual contract by
     kind. UserError or one of its kinds, in one line, for whatever is not there.
@@ -305,13 +305,17 @@ def _generated(name: str, size: int, seed: int, contracts: Mapping[str, str]) ->
 
 def _operands(name: str, limit: int | None, seed: int) -> Sequence[Item]:
     target, _, parameters = name.removeprefix(operands.PREFIX).partition("?")
-    domain, _, split = target.partition("/")
+    domains, _, split = target.partition("/")
     if split not in ("", *SPLITS):
         raise UserError(f"{name}: unknown split {split!r}{nearest(split, SPLITS)}")
     given = {key: _value(text) for key, text in parse_qsl(parameters, keep_blank_values=True)}
     if unknown := sorted(given.keys() - {"low", "high"}):
         raise UserError(f"{name}: unknown parameter {unknown[0]!r}{nearest(unknown[0], ('low', 'high'))}")
-    found = list(islice(operands.items(domain, split or "test", seed, **given), limit))
+    rules = domains.split("+")
+    if twice := sorted({rule for rule in rules if rules.count(rule) > 1}):
+        raise UserError(f"{name}: names {twice[0]!r} twice")
+    streams = [operands.items(rule, split or "test", seed, **given) for rule in rules]
+    found = list(islice((item for turn in zip(*streams, strict=True) for item in turn), limit))
     if not found:
         raise UserError(f"{name}: there is no pair in this split; widen low and high")
     return found

@@ -177,7 +177,7 @@ _FIELD = re.compile(r'"answer"\s*:\s*(?:"((?:[^"\\]|\\.){0,10000})"|(-?[0-9][0-9
 _TRIES = 64
 
 
-def _decoded(text: str, *, whole: bool = True) -> Any:
+def decoded(text: str, *, whole: bool = True) -> Any:
     """The JSON value that `text` is, or begins with; None where there is none."""
     try:
         decoder = json.JSONDecoder(strict=False)
@@ -188,15 +188,15 @@ def _decoded(text: str, *, whole: bool = True) -> Any:
 
 def _objects(text: str) -> Iterator[Any]:
     """Candidates in order of trust: the whole text, fences from the last on, objects from the last on."""
-    yield _decoded(text.strip())
+    yield decoded(text.strip())
     for _, block in reversed(list(fences(text))):
-        yield _decoded(block.strip())
+        yield decoded(block.strip())
     start = len(text)
     for _ in range(_TRIES):
         start = text.rfind("{", 0, start)
         if start < 0:
             return
-        yield _decoded(text[start:], whole=False)
+        yield decoded(text[start:], whole=False)
 
 
 def _json(text: str) -> str | None:

@@ -1,7 +1,8 @@
 """Made questions about two small numbers, split by the unordered pair: what a tiny model can learn in minutes.
 
-Domains differ by a word or a sign, so that what is right in one is wrong in another. For other procedural questions
-there is reasoning-gym (`generated`).
+Domains differ by a word or a sign, so that what is right in one is wrong in another. A colour says nothing of its
+rule: what a red pair asks for can only be learned. For other procedural questions there is reasoning-gym
+(`generated`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,10 @@ DOMAINS: Mapping[str, Domain] = {
     "smaller": Domain(ask="Which is smaller: {a} or {b}?", answer=min),
     "first": Domain(ask="Which is named first: {a} or {b}?", answer=lambda a, b: a),
     "last": Domain(ask="Which is named last: {a} or {b}?", answer=lambda a, b: b),
+    "red": Domain(ask="Red rule: {a}, {b}", answer=lambda a, b: a),
+    "blue": Domain(ask="Blue rule: {a}, {b}", answer=lambda a, b: b),
+    "green": Domain(ask="Green rule: {a}, {b}", answer=max),
+    "yellow": Domain(ask="Yellow rule: {a}, {b}", answer=min),
 }
 
 

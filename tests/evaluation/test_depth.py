@@ -1,0 +1,229 @@
+"""Layers of a mixture, measured: values worked out by hand, then on traces of scripted teams."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.cli.main import run
+from coterie.evaluation.depth import depths, early, layers, proposals, spearman, trend, vendi
+from coterie.storage.runs import Run
+from coterie.types import Completion, Exit, Message, Query, Review, Score, Trace, Turn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
+from mixtures import QUERY, boxed, knowing, team_of
+
+
+def turn(index, part, layer, answer=None, reads=(), agent="a", right=None):
+    score = None if right is None else Score(verdict="pass" if right else "fail", value=float(right))
+    said = Completion(text=answer or "x", prompt_tokens=10, completion_tokens=2, seconds=1.0)
+    return Turn(
+        index=index,
+        agent=agent,
+        role="solver",
+        revision="r",
+        messages=(),
+        completion=said,
+        answer=answer,
+        reads=reads,
+        score=score,
+        part=part,
+        layer=layer,
+    )
+
+
+QA = Query(id="q", messages=(Message(role="user", content="?"),), task="qa", contract="boxed")
+
+
+def trace(*turns, exits=(), reviews=(), final=None):
+    last = len(turns) - 1 if final is None else final
+    return Trace(query=QA, turns=turns, exits=exits, reviews=reviews, final=last, score=turns[last].score)
+
+
+def test_the_vendi_score_counts_what_differs():
+    """All alike 1, all different n, two of three alike: entropy of (2/3, 1/3)."""
+    assert vendi(np.ones((4, 4))) == pytest.approx(1.0)
+    assert vendi(np.eye(4)) == pytest.approx(4.0)
+    pair = np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]])
+    assert vendi(pair) == pytest.approx(math.exp(-(2 / 3) * math.log(2 / 3) - (1 / 3) * math.log(1 / 3)))
+    assert vendi(np.array([[1, 0.5], [0.5, 1]])) == pytest.approx(
+        math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
+    )
+    assert vendi(np.zeros((0, 0))) is None
+
+
+def test_rank_correlation_shares_ranks_and_is_undefined_where_nothing_varies():
+    """Ranks of (9, 2, 2) are 3, 1.5, 1.5, of (1, 0, 1) 2.5, 1, 2.5: by hand 0.75 / sqrt(1.5 * 1.5) = 0.5."""
+    assert spearman([1, 2, 3], [10, 20, 90]) == pytest.approx(1.0)
+    assert spearman([3, 2, 1], [1, 2, 3]) == pytest.approx(-1.0)
+    assert spearman([9, 2, 2], [1, 0, 1]) == pytest.approx(0.5)
+    assert spearman([5, 5, 5], [1, 0, 1]) is None
+    assert spearman([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "name"),
+    [
+        ([0.5, 0.52, 0.54, 0.56], "sustained"),
+        ([0.5, 0.559, 0.5595, 0.56], "sustained"),
+        ([0.5, 0.5590, 0.5591, 0.5595, 0.56], "saturating"),
+        ([0.5, 0.561, 0.56, 0.56, 0.56], "plateau"),
+        ([0.5, 0.6, 0.55, 0.5], "degrading"),
+        ([0.6, 0.6, 0.6, 0.6], "plateau"),
+        ([0.5, 0.6, 0.7], None),
+    ],
+)
+def test_trends_are_named_by_their_last_three_steps(accuracies, name):
+    """R18; the third gains 0.1 points at its end, which is less than 0.2."""
+    assert trend(accuracies) == name
+
+
+def two_layers():
+    return trace(
+        turn(0, "proposer", 1, "7", right=True),
+        turn(1, "proposer", 1, "8", right=False),
+        turn(2, "reviewer", 1),
+        turn(3, "proposer", 2, "7", reads=(0, 1), right=True),
+        turn(4, "proposer", 2, "7", reads=(0,), right=True),
+        turn(5, "reviewer", 2),
+        turn(6, "aggregator", 2, "7", reads=(3, 1), right=True),
+        reviews=(
+            Review(turn=0, layer=1, score=9),
+            Review(turn=1, layer=1, score=2, mended="form"),
+            Review(turn=3, layer=2, score=5, mended="neutral"),
+            Review(turn=4, layer=2, score=6),
+        ),
+    )
+
+
+def test_each_layer_by_quality_diversity_reviews_and_cost():
+    first, second = layers([two_layers()])
+    assert (first.quality, second.quality) == (0.5, 1.0)
+    assert (first.answers, second.answers) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert (first.worse, second.worse) == (None, 0.0)
+    assert (first.reviewed, first.mended, first.neutral) == (2, 1, 0)
+    assert (second.reviewed, second.mended, second.neutral) == (2, 0, 1)
+    assert (first.rank, second.rank) == (pytest.approx(1.0), None)
+    assert (first.calls, first.tokens, second.calls) == (3, 36, 4)
+    assert second.texts == pytest.approx(1.0)
+    assert 1 < first.texts <= 2
+
+
+def test_a_layer_that_falls_got_worse_and_layers_may_be_missing():
+    fell = trace(turn(0, "proposer", 1, "7", right=True), turn(1, "proposer", 2, "8", reads=(0,), right=False))
+    short = trace(turn(0, "proposer", 1, "7", right=True))
+    first, second = layers([fell, short])
+    assert (first.traces, second.traces) == (2, 1)
+    assert second.worse == 1.0
+
+
+def test_revisions_within_a_layer_take_the_place_of_what_they_revise():
+    found = trace(
+        turn(0, "proposer", 1, "8", right=False),
+        turn(1, "critic", 1, reads=(0,)),
+        turn(2, "proposer", 1, "7", reads=(0, 1), right=True),
+    )
+    assert [t.index for t in proposals(found, 1)] == [2]
+    assert layers([found])[0].quality == 1.0
+
+
+def test_unscored_traces_have_layers_without_quality():
+    [layer] = layers([trace(turn(0, "proposer", 1, "7"))])
+    assert (layer.quality, layer.worse, layer.rank) == (None, None, None)
+
+
+def swept():
+    return trace(
+        turn(0, "proposer", 1, "8", right=False),
+        turn(1, "aggregator", 1, "8", reads=(0,), right=False),
+        turn(2, "proposer", 2, "7", reads=(0,), right=True),
+        turn(3, "aggregator", 2, "7", reads=(2,), right=True),
+        exits=(Exit(layer=1, turn=1, why="depth"), Exit(layer=2, turn=3, why="depth")),
+    )
+
+
+def test_a_sweep_is_read_depth_by_depth_without_the_aggregations_of_other_depths():
+    one, two = depths([swept()])
+    assert (one.accuracy, two.accuracy) == (0.0, 1.0)
+    assert (one.calls, two.calls) == (2, 3)  # two proposals and one aggregation, as a run of two layers would make
+    assert (one.tokens, two.tokens) == (24, 36)
+    assert depths([two_layers()]) == []
+
+
+def test_a_rollout_that_ended_earlier_keeps_its_answer_at_greater_depths():
+    short = trace(
+        turn(0, "proposer", 1, "7", right=True),
+        turn(1, "aggregator", 1, "7", reads=(0,), right=True),
+        exits=(Exit(layer=1, turn=1, why="depth"),),
+    )
+    assert [row.accuracy for row in depths([swept(), short])] == [0.5, 1.0]
+    assert [row.judged for row in depths([swept(), short])] == [2, 2]
+
+
+def test_outputs_that_a_later_one_was_made_from_are_part_of_it():
+    """AttentionMoA: the merge of layer 2 reads the fusion of layer 1, which therefore counts."""
+    found = trace(
+        turn(0, "proposer", 1, "7", right=True),
+        turn(1, "aggregator", 1, "7", reads=(0,), right=True),
+        turn(2, "proposer", 2, "7", reads=(1,), right=True),
+        turn(3, "aggregator", 2, "7", reads=(2,), right=True),
+        turn(4, "aggregator", 2, "7", reads=(1, 3), right=True),
+        exits=(Exit(layer=1, turn=1, why="depth"), Exit(layer=2, turn=4, why="depth")),
+    )
+    assert [row.calls for row in depths([found])] == [2, 5]
+
+
+def test_the_shadow_says_what_stopping_would_have_saved_and_lost():
+    """W9: after the agreement of layer 1 came a review, a layer, its review, the aggregation: 5 calls, 4 steps."""
+    right_first = replace(two_layers(), exits=(Exit(layer=1, turn=0, why="agreement"),))
+    wrong_first = replace(two_layers(), exits=(Exit(layer=1, turn=1, why="agreement"),))
+    found = early([right_first, wrong_first, two_layers(), two_layers()])
+    assert (found.traces, found.stopped, found.lost, found.gained) == (4, 2, 1, 0)
+    assert (found.calls, found.tokens, found.seconds) == (2.5, 30.0, 2.0)
+    stopped = trace(turn(0, "proposer", 1, "7"), exits=(Exit(layer=1, turn=0, why="agreement"),))
+    assert early([stopped]) is None
+    assert early([two_layers()]) is None
+
+
+async def test_layers_of_a_run_are_shown_and_given_as_json(tmp_path, capsys):
+    replies = {
+        "a": boxed("7"),
+        "b": boxed("8"),
+        "c": boxed("7"),
+        "reviewer:r": knowing("7"),
+        "aggregator:m": boxed("7"),
+    }
+    settings = {"use": "rem_moa", "layers": 2, "every_layer": True}
+    folder = Run.open(tmp_path / "run", {"task": "t", "baseline": None, "recipes": {"rem": {}, "vote": {}}})
+    asked = replace(QUERY, reference={"answers": ["7"]})
+    mixed = await team_of(replies, settings).solve(asked)
+    plain = await team_of({"a": boxed("7")}, {"use": "top_k"}).solve(asked)
+    found = {"rem": [mixed], "vote": [plain]}
+    for name, traces in found.items():
+        folder.append(name, traces[0])
+    from coterie.evaluation.evaluate import grade_all
+
+    folder.seal(found)
+    await grade_all(found, folder, lambda progress: None)
+    assert run(["layers", str(tmp_path / "run"), "--json"]) == 0
+    [(name, report)] = json.loads(capsys.readouterr().out)["recipes"].items()
+    assert name == "rem"
+    assert [layer["quality"] for layer in report["layers"]] == [pytest.approx(2 / 3)] * 2
+    assert [layer["rank"] for layer in report["layers"]] == [pytest.approx(1.0)] * 2
+    assert [row["accuracy"] for row in report["depths"]] == [1.0, 1.0]
+    assert (report["early"], report["trend"], report["degraded"]) == (None, None, 0)
+    assert run(["layers", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "66.7 %" in said
+    assert "answers by depth" in said
+
+
+def test_a_run_without_layers_says_so(tmp_path, capsys):
+    folder = Run.open(tmp_path / "run", {"task": "t", "baseline": None, "recipes": {"vote": {}}})
+    folder.seal({})
+    assert run(["layers", str(tmp_path / "run")]) == 2
+    assert "layers" in capsys.readouterr().err

@@ -33,8 +33,10 @@ PAGES = [
         page for folder in ("guides", "reference", "results") for page in (ROOT / "docs" / folder).rglob("*.md")
     ),
 ]
-HEAVY = {("models", "fetch"), ("demo",), ("data", "pin"), ("train", "cera/smollm2")}
+HEAVY = {("models", "fetch"), ("demo",), ("data", "pin")}
 """Commands that bring or run the embedded model, or ask the hub: they are parsed and not run."""
+MODELS = ("builtin:", "local:", "cera/", "moa/", "rem_moa/")
+"""How arguments begin that name a real model, or a recipe over one."""
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 SHELL = {"make", "coterie", "source"}
 ROWS = {"json", "csv", "toml"}
@@ -268,7 +270,7 @@ def is_light(words: Sequence[str]) -> bool:
     command, _, rest = resolved(words)
     if any(tuple(words[: len(heavy)]) == heavy for heavy in HEAVY):
         return False
-    if any(word.startswith(("builtin:", "local:")) or PLACEHOLDER.search(word) for word in words):
+    if any(word.startswith(MODELS) or PLACEHOLDER.search(word) for word in words):
         return False
     return bool(rest) or not (isinstance(command, click.Group) or any(p.required for p in command.params))
 

@@ -128,7 +128,8 @@ class Rollout:
     async def route(self) -> Routing:
         """Ask the router what to do next, given all turns so far."""
         after = len(self.turns)
-        state = State(self.query, self.pool, tuple(self.turns), self._seed("router", after))
+        # By routings and not by turns: what a mixture asks beside its proposals changes no choice of seats.
+        state = State(self.query, self.pool, tuple(self.turns), self._seed("router", len(self.routings)))
         if getattr(self.router, "instant", False):
             routing = self.router.route(state)
         else:

@@ -511,11 +511,11 @@ def test_the_demonstration_compares_trains_and_measures_and_is_finished_once(des
     assert {"best single", "oracle"} <= {row["name"] for row in first["rows"]}
     assert [row["name"] for row in first["coevolution"]["rows"]] == ["before", "after"]
     assert first["coevolution"]["task"] == "items.jsonl/test"
-    rounds = rows(desk / "demo" / demo.LEARNED)
+    rounds = rows(desk / "demo" / "coevolution-8")
     assert rounds[-1]["completions"] == 8
     page = (desk / "demo" / "report.html").read_text(encoding="utf-8")
     assert "best single" in page
     assert "Capability" in page
     again = json.loads(said(capsys, *asked).out)
     assert again == first
-    assert rows(desk / "demo" / demo.LEARNED) == rounds
+    assert rows(desk / "demo" / "coevolution-8") == rounds

@@ -164,6 +164,31 @@ def test_a_rollout_that_ended_earlier_keeps_its_answer_at_greater_depths():
     assert [row.judged for row in depths([swept(), short])] == [2, 2]
 
 
+def test_ends_that_an_agent_declared_are_no_sweep():
+    """SMoA's moderator says that a query is settled: the picked proposal is not what the depth would answer."""
+    said = replace(two_layers(), exits=(Exit(layer=1, turn=0, why="said"),))
+    assert depths([said]) == []
+    assert [row.judged for row in depths([swept(), said])] == [2, 2]
+
+
+def test_a_query_that_an_agreement_ended_keeps_that_answer_at_greater_depths():
+    """Without it a sweep would be judged on the hard queries alone; a shadow's agreement is no answer."""
+    agreed = trace(
+        turn(0, "proposer", 1, "7", right=True),
+        turn(1, "proposer", 1, "7", right=True),
+        exits=(Exit(layer=1, turn=0, why="agreement"),),
+        final=0,
+    )
+    one, two = depths([swept(), agreed])
+    assert (one.judged, one.accuracy, two.judged, two.accuracy) == (2, 0.5, 2, 1.0)
+    assert (one.calls, two.calls) == (2, 2.5)
+    late = replace(agreed, exits=(Exit(layer=3, turn=0, why="agreement"),))
+    assert len(depths([swept(), late])) == 3
+    shadow = replace(swept(), exits=(Exit(layer=1, turn=0, why="agreement"), *swept().exits))
+    assert [row.accuracy for row in depths([shadow])] == [0.0, 1.0]
+    assert depths([agreed]) == []
+
+
 def test_outputs_that_a_later_one_was_made_from_are_part_of_it():
     """AttentionMoA: the merge of layer 2 reads the fusion of layer 1, which therefore counts."""
     found = trace(
@@ -187,6 +212,12 @@ def test_the_shadow_says_what_stopping_would_have_saved_and_lost():
     stopped = trace(turn(0, "proposer", 1, "7"), exits=(Exit(layer=1, turn=0, why="agreement"),))
     assert early([stopped]) is None
     assert early([two_layers()]) is None
+
+
+def test_what_a_sweep_adds_is_not_saved_by_stopping():
+    """After the agreement come the sweep's aggregation of layer 1, a layer, and the answer: two are saved."""
+    found = early([replace(swept(), exits=(Exit(layer=1, turn=0, why="agreement"), *swept().exits))])
+    assert (found.calls, found.tokens, found.seconds) == (2, 24, 2.0)
 
 
 async def test_layers_of_a_run_are_shown_and_given_as_json(tmp_path, capsys):

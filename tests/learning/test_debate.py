@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from test_peers import course  # noqa: F401 - a fixture
 
 from coterie.learning.debate import credited
 from coterie.learning.learner import Step
-from test_peers import course  # noqa: F401 - a fixture
 
 
 def test_an_answer_is_worth_its_verdict_and_what_the_company_makes_of_it_later():
@@ -41,13 +41,21 @@ def test_advantages_are_against_the_critic_or_the_other_debates(course, monkeypa
         return {name: [] for name in one.names}
 
     monkeypatch.setattr(one, "_teach", teach)
-    monkeypatch.setattr(one.critic, "familiarity", lambda features: np.full((len(features), 3), 0.25))
+    worth = np.array([[0.1, 0.4, 0.0], [0.2, 0.3, 0.0], [0.3, 0.2, 0.0], [0.4, 0.1, 0.0]])
+    earned, gains_of = np.array([[1.0, 0.0], [0.5, 1.0]]), one._gains
+    monkeypatch.setattr(one.critic, "familiarity", lambda features: worth)
+    monkeypatch.setattr(one, "_gains", lambda said, rewards: gains_of(said, dict.fromkeys(rewards, earned)))
     before = one.critic.updates
     one.round()
     assert one.critic.updates == before + 2
-    for gains in taught.values():
-        assert gains.shape == (2 * 2, 1)
-        assert np.nansum(gains) == pytest.approx(0, abs=1e-6)
+    by_hand = (  # each answer's reward less what it was expected to be, less their mean: 0.375, 0.375, 0.625
+        [0.525, -0.575, -0.175, 0.225],
+        [0.225, -0.675, -0.075, 0.525],
+        [0.375, -0.625, -0.125, 0.375],
+    )
+    for name, gains in zip(one.critic.agents, by_hand, strict=True):
+        assert taught[name].shape == (2 * 2, 1)
+        assert taught[name].ravel() == pytest.approx(gains, abs=1e-6)
     group = course("debates")
     monkeypatch.setattr(group, "_teach", teach)
     group.round()

@@ -149,11 +149,11 @@ def test_one_adapter_for_all_learns_from_all(kind, course):
 
 @pytest.mark.parametrize("kind", ["critic", "tree"])
 def test_an_agent_leaves_and_the_run_goes_on_without_it(kind, course, tmp_path):
-    one = course(kind)
+    one = course(kind, queries=8)
     one.round()
     one.without("bob")
     assert set(one.round()["agents"]) == {"ann", "cyd"}
-    two = course(kind)
+    two = course(kind, queries=8)
     two.load(one.state())
     assert two.names == ["ann", "cyd"]
     assert two.round() | {"seconds": 0} == one.round() | {"seconds": 0}

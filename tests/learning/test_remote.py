@@ -9,6 +9,7 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from coterie.learning.host import Host, fault, groups_of, groups_to, raised, rec
 from coterie.learning.losses import Loss
 from coterie.learning.remote import ProcessLink, RayLink, RemoteEngine, WorkerLost, shares
 from coterie.learning.sampler import Ask
-from coterie.learning.training import RESTARTS
+from coterie.learning.training import CHECKPOINTS, RESTARTS, Training
 from coterie.learning.wire import LENGTH, pack, unpack
 from coterie.types import Message, Sampling
 
@@ -499,3 +500,17 @@ def test_an_engine_in_a_ray_actor_is_the_engine(base, tiny, tmp_path):
         made.close()
     finally:
         ray.shutdown()
+
+
+def test_workers_lost_after_ever_newer_checkpoints_are_no_endless_row(tmp_path):
+    """Also where a damaged checkpoint of a later round lies about: what counts is where the run went on from."""
+    folder = tmp_path / CHECKPOINTS
+    folder.mkdir()
+    (folder / "round-00000020.safetensors").write_bytes(b"torn")
+    training = Training(SimpleNamespace(path=tmp_path), None, None)
+    for training.kept in (12, 14, 16, 18):
+        training._count(WorkerLost("a worker ended"))
+    for _ in range(RESTARTS - 2):
+        training._count(WorkerLost("a worker ended"))
+    with pytest.raises(WorkerLost, match="after round 18"):
+        training._count(WorkerLost("a worker ended"))

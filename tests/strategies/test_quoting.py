@@ -68,6 +68,18 @@ def test_one_line_too_long_keeps_the_answer_itself():
     assert tokens(clipped(line, "42", 100)) <= 100
 
 
+def test_a_note_is_not_clipped_where_everything_fits():
+    """Also under a cap that is its own size: the longest quotation sets it."""
+    note = "The sum is right and every step is given, " * 20 + "so nothing is to be mended here."
+    found = quoted([Quote(text="42", note=note)], 24_000)
+    assert f"<review>{note}</review>" in found
+    tight = quoted([Quote(text="42", note=note), Quote(text=LONG, note="fine")], 600)
+    assert f"<review>{note}</review>" in tight
+    both = quoted([Quote(text=LONG, note=note * 9)], 400)
+    assert both.count("[...]") == 2
+    assert tokens(both) < 440
+
+
 def test_short_texts_leave_their_room_to_long_ones():
     assert fair([10, 10, 1000], 520) == 500
     assert fair([600, 600], 1000) == 500

@@ -12,7 +12,7 @@ from coterie.rollout import Limits
 from coterie.storage.cache import Cache
 from coterie.strategies.memory import shipped
 from coterie.strategies.prompts import UNVERIFIED
-from coterie.types import Completion, Message, Query, Sampling
+from coterie.types import Completion, Message, Query, Sampling, draw
 
 THREE = {
     "a": lambda agent, messages, seed: boxed(f"a{seed % 1000}"),
@@ -267,6 +267,21 @@ async def test_proposals_hang_on_their_own_seeds_only():
     assert texts[0] == texts[1] == texts[2]
 
 
+async def test_a_sweep_changes_no_seat_that_a_router_draws():
+    """Decision 17: the routing of a layer hangs on how often was routed, not on what else was asked."""
+    panel = {"choose": "router", "width": 2}
+    replies = THREE | {"reviewer:r": reviews(3, 4)}
+    team = team_of(replies, rem(layers=4, panel=panel), router="random")
+    plain = await team.solve(QUERY)
+    sweep = await team_of(replies, rem(layers=4, panel=panel, every_layer=True), router="random").solve(QUERY)
+    assert [r.seed for r in plain.routings] == [r.seed for r in sweep.routings]
+    assert len({r.seed for r in plain.routings}) == 4
+    seats = [[(t.layer, t.agent) for t in trace.turns if t.part == "proposer"] for trace in (plain, sweep)]
+    assert seats[0] == seats[1]
+    assert plain.routings[0].seed == draw(team.seed, QUERY.id, 0, "router", 0)
+    assert [r.after for r in plain.routings] == [0, 3, 6, 9]
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 async def test_a_sweep_gives_what_each_depth_alone_would_give(depth):
     """One run to L = 4, aggregated after every layer: each exit is the answer of that depth, call for call."""
@@ -397,7 +412,7 @@ async def test_a_run_killed_in_layer_six_pays_for_no_layer_twice(tmp_path):
         ({"panel": {"width": 9}}, "9 proposers has no routes"),
         ({"panel": {"threshold": 0.5}}, "choose: router"),
         ({"panel": {"quorum": 4}}, "more than the 3 seats"),
-        ({"panel": {"deadline": 100.0}}, "8 steps of 100 s"),
+        ({"panel": {"deadline": 100.0}}, "11 steps of 100 s"),
         ({"shadow": True}, "set agreement"),
         ({"routes": [{"top": 1}, {"top": 1}, {"bottom": 1}]}, "the same"),
     ],

@@ -21,13 +21,16 @@ from coterie.tasks.catalog import load_task
 from coterie.team import BUILTIN_RECIPE, Team
 from coterie.types import Trace, record
 
-LEARNED, MEASURED = "coevolution", "before-and-after"
+LEARNED, MEASURED = "coevolution-{}", "before-and-after-{}"
+"""Folders of the training run and, in it, of its evaluation, by completions and by test queries."""
 
 
 @record
-class Measured:
-    """Scored traces of the team before training and after it."""
+class BeforeAfter:
+    """Scored traces of the team before training and after it, and where both runs lie."""
 
+    training: Path
+    folder: Path
     task: str
     baseline: str
     traces: Mapping[str, Sequence[Trace]]
@@ -49,19 +52,23 @@ class Measured:
 @options.settings
 @options.as_json
 def demo(out: Path, n_train: int, n_test: int, completions: int, settings: tuple[str, ...], as_json: bool) -> int:
-    """Fit a router over four agents and compare it with every baseline; then let agents and router co-evolve."""
+    """Fit a router over four agents and compare it with every baseline; then let agents and router co-evolve.
+
+    --set is about the first of the two teams, the built-in one.
+    """
     cache = options.open_cache(no_cache=False)
     team = Team.load(BUILTIN_RECIPE, settings, cache=cache)
     train_task, test_task = demo_study.tasks(n_train, n_test, team.contracts)
     with show.progress() as watch:
         done = options.run_with([team], study.compare(team, train_task, test_task, out, watch))
     demo_study.write_recipe(out / "team.yaml", team.config)
-    measured: Measured | None = None
+    measured: BeforeAfter | None = None
     if completions:
-        if (recipe := learned(out / LEARNED, completions)) is None:
+        run = out / LEARNED.format(completions)
+        if (recipe := learned(run, completions)) is None:
             click.echo("the same command goes on", err=True)
             return coevolve.INTERRUPTED
-        measured = measure(recipe, n_test, out / MEASURED, cache)
+        measured = measure(recipe, n_test, run, cache)
     tell(done, measured, as_json)
     write_page(out, done, measured)
     click.echo(
@@ -82,20 +89,21 @@ def learned(folder: Path, completions: int) -> Path | None:
         training.close()
 
 
-def measure(recipe: Path, size: int, folder: Path, cache: Cache | None) -> Measured:
+def measure(recipe: Path, size: int, training: Path, cache: Cache | None) -> BeforeAfter:
     """The agents as they were, all asked, and the trained team, on questions that no training has seen."""
     before = Team.load(demo_study.LEARNS, ["router=uniform", "strategy=top_k", "name=before"], cache=cache)
     after = Team.load(recipe, ["name=after"], cache=cache, backends=before.backends)
     name = coevolve.test_part(next(iter(before.config["learner"]["tasks"])))
     task = load_task(name, limit=size, contracts=before.contracts)
     entries = [Entry(team=team, queries=task.queries) for team in (before, after)]
+    folder = training / MEASURED.format(size)
     run = Run.open(folder, run_config(task, entries, before.name))
     with show.progress() as watch:
         found = options.run_with([before, after], evaluate(entries, run, watch=watch))
-    return Measured(task=name, baseline=before.name, traces=found)
+    return BeforeAfter(training=training, folder=folder, task=name, baseline=before.name, traces=found)
 
 
-def tell(done: study.Study, measured: Measured | None, as_json: bool) -> None:
+def tell(done: study.Study, measured: BeforeAfter | None, as_json: bool) -> None:
     """Print both comparisons."""
     tables = [one for one in (done, measured) if one is not None]
     if as_json:
@@ -106,14 +114,14 @@ def tell(done: study.Study, measured: Measured | None, as_json: bool) -> None:
         show.print_rows(f"{one.task}, tested against {one.baseline}", rows(one.traces, one.baseline))
 
 
-def write_page(out: Path, done: study.Study, measured: Measured | None) -> None:
+def write_page(out: Path, done: study.Study, measured: BeforeAfter | None) -> None:
     """The comparison, the curves of the training run, and capability by domain before and after it."""
     views = [replace(run_view(done.folders[0]), name="demo", traces=done.traces)]
     sheets = []
     if measured is not None:
         before, after = trained.of_one_run(measured.traces)
-        sheets = trained.sheets_of([out / LEARNED], trained.Extras(before=before, after=after))
-        views.append(run_view(out / MEASURED))
+        sheets = trained.sheets_of([measured.training], trained.Extras(before=before, after=after))
+        views.append(run_view(measured.folder))
     write_report(out / "report.html", views, sheets)
 
 

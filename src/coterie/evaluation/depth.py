@@ -165,16 +165,23 @@ def _ranks(values: Sequence[float]) -> np.ndarray:
 
 
 def depths(traces: Sequence[Trace]) -> list[Depth]:
-    """What each depth of a swept recipe answers. A trace that ended earlier counts with its last answer; without a
-    sweep there is nothing to say.
+    """What each depth of a swept recipe answers. A trace that ended earlier counts with its last answer, also one
+    that an agreement ended; without a sweep there is nothing to say.
     """
-    deepest = max((found.layer for trace in traces for found in trace.exits if found.why != "agreement"), default=0)
+    if not any(found.why == "depth" for trace in traces for found in trace.exits):
+        return []
+    deepest = max(found.layer for trace in traces for found in trace.exits if _answers(trace, found))
     return [_depth([trace for trace in traces if _exit(trace, number)], number) for number in range(1, deepest + 1)]
 
 
 def _exit(trace: Trace, depth: int) -> Exit | None:
     """The last answer for all that the trace had by this depth."""
-    return next((e for e in reversed(trace.exits) if e.layer <= depth and e.why != "agreement"), None)
+    return next((e for e in reversed(trace.exits) if e.layer <= depth and _answers(trace, e)), None)
+
+
+def _answers(trace: Trace, found: Exit) -> bool:
+    """Whether an answer was given there: an agreement that layers followed (in the shadow) is a note."""
+    return found.why != "agreement" or found.turn == trace.final
 
 
 def _depth(traces: Sequence[Trace], number: int) -> Depth:
@@ -223,7 +230,7 @@ def early(traces: Sequence[Trace]) -> Early | None:
     went_on = [(trace, found) for trace in traces if (found := _agreement(trace)) is not None]
     if not went_on:
         return None
-    rest = [[turn for turn in trace.turns if turn.index > _last(trace, found)] for trace, found in went_on]
+    rest = [_after(trace, found) for trace, found in went_on]
     pairs = [(_right(trace, found.turn), _right(trace, trace.final)) for trace, found in went_on]
     n = len(traces)
     return Early(
@@ -235,6 +242,13 @@ def early(traces: Sequence[Trace]) -> Early | None:
         lost=sum(final is True and first is False for first, final in pairs),
         gained=sum(first is True and final is False for first, final in pairs),
     )
+
+
+def _after(trace: Trace, end: Exit) -> list[Turn]:
+    """The turns after an end that a run without a sweep would have made as well."""
+    swept = {e.turn for e in trace.exits if e.why == "depth" and e.turn != trace.final}
+    found = [turn for turn in trace.turns if turn.index > _last(trace, end)]
+    return [turn for turn in found if turn.part != "aggregator" or turn.index not in swept]
 
 
 def _agreement(trace: Trace) -> Exit | None:

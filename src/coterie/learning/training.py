@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from coterie import __version__
 from coterie.config import build
 from coterie.errors import ConfigError, CoterieError, DataError
-from coterie.learning.checkpoint import newest, rounds, save
+from coterie.learning.checkpoint import newest, save
 from coterie.learning.course import Course, Diverged, Lessons, prepared
 from coterie.learning.engines import close, engines_of
 from coterie.learning.practice import prompt_limit
@@ -52,6 +52,7 @@ class Training:
     team: Team
     course: Course
     lost: tuple[int, int] = (0, 0)
+    kept: int = 0  # the round that a checkpoint was last written of, or taken up
 
     @staticmethod
     def open(team: Team, folder: Path, resume: bool) -> "Training":
@@ -100,7 +101,9 @@ class Training:
 
     def save(self) -> Path:
         """A checkpoint of now. Raises: WorkerLost; `advance` begins again where it meets that."""
-        return save(self.run.path / CHECKPOINTS, self.course.state(), self.course.settings.keep)
+        path = save(self.run.path / CHECKPOINTS, self.course.state(), self.course.settings.keep)
+        self.kept = self.course.rounds
+        return path
 
     def export(self) -> Path:
         """Write what came of it as a team: PEFT folders, router weights, a recipe. Returns the recipe's path."""
@@ -126,7 +129,7 @@ class Training:
 
     def _count(self, lost: WorkerLost) -> None:
         """Raises: WorkerLost the RESTARTS-th time without a new checkpoint in between: it would happen for ever."""
-        place = max((number for number, _ in rounds(self.run.path / CHECKPOINTS)), default=0)
+        place = self.kept
         self.lost = (place, self.lost[1] + 1 if self.lost[0] == place else 1)
         if self.lost[1] >= RESTARTS:
             raise WorkerLost(
@@ -149,7 +152,7 @@ class Training:
                 f"{folder}: {len(rows)} rounds are recorded, but there is no checkpoint to go on from: put"
                 f" {CHECKPOINTS}/ back, or choose another folder"
             )
-        last = 0 if found is None else found.round
+        last = self.kept = 0 if found is None else found.round
         if len(rows) < last:
             raise DataError(
                 f"{folder / METRICS}: has {len(rows)} rounds where the newest checkpoint is of round {last}; remove"

@@ -34,7 +34,7 @@ class AttentionMoA:
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
-        self.panel.check(pool, limits, steps=self.layers * (5 + self.panel.fallbacks))
+        self.panel.check(pool, limits, steps=self.layers * (5 + self.panel.fallbacks) - 1)
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         outputs: list[Turn] = []
@@ -63,6 +63,9 @@ class AttentionMoA:
         remarks = [[r for r in said[place :: len(turns)] if r is not None] for place in range(len(turns))]
         asks = revisions(rollout, self.panel, turns[0].layer, turns, remarks, prompts.revision)
         again = await tried(rollout, asks)
+        for lost, kind, of in ((said.count(None), "remarks", said), (again.count(None), "revisions", again)):
+            if lost:
+                rollout.degraded.append(f"{lost} of {len(of)} {kind} of layer {turns[0].layer} failed")
         return [new or turn for new, turn in zip(again, turns, strict=True)]
 
     async def _whole(self, rollout: Rollout, layer: int, outputs: Sequence[Turn]) -> tuple[Turn, bool]:

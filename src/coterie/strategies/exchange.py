@@ -39,7 +39,7 @@ class SelfRefine:
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
-        self.panel.check(pool, limits, steps=2 + 2 * self.rounds)
+        self.panel.check(pool, limits, steps=1 + self.panel.fallbacks + 2 * self.rounds, seats=1)
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         [turn] = await first_choice(rollout, self.panel, lambda name: [self.panel.ask(name, "proposer", 1)])
@@ -50,6 +50,8 @@ class SelfRefine:
             settled = remark is not None and prompts.nothing_new(remark.completion.text)
             if settled:
                 rollout.exits.append(Exit(layer=layer, turn=turn.index, why="said"))
+            if remark is None:
+                rollout.degraded.append(f"round {layer} gave no remark: the answer before it stands")
             if remark is None or (settled and self.stop):
                 break
             [again] = await tried(

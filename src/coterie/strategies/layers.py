@@ -47,12 +47,16 @@ class Panel:
         solvers = len(pool.names())
         return min(self.width or solvers, solvers) if self.choose == "router" else self.width or solvers
 
-    def check(self, pool: Pool, limits: Limits, steps: int) -> None:
-        """ConfigError for settings that cannot apply: to this pool, or with `steps` deadlines within the limits."""
+    def check(self, pool: Pool, limits: Limits, steps: int, seats: int | None = None) -> None:
+        """ConfigError for settings that cannot apply: to this pool, or with `steps` deadlines within the limits.
+
+        `steps` is the most that can follow each other. `seats` are those of a layer where not the pool fills them.
+        """
+        seats = self.most(pool) if seats is None else seats
         if self.threshold is not None and self.choose != "router":
             raise ConfigError("strategy.panel: threshold is read with choose: router only")
-        if self.quorum > self.most(pool):
-            raise ConfigError(f"strategy.panel: quorum {self.quorum} is more than the {self.most(pool)} seats")
+        if self.quorum > seats:
+            raise ConfigError(f"strategy.panel: quorum {self.quorum} is more than the {seats} seats")
         total = steps * (self.deadline or 0)
         if limits.seconds is not None and total > limits.seconds:
             raise ConfigError(

@@ -44,7 +44,8 @@ class MoA:
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
-        self.panel.check(pool, limits, steps=self.layers + 1 + self.panel.fallbacks)
+        ends = self.layers if self.every_layer else 1
+        self.panel.check(pool, limits, steps=self.layers + ends * (1 + self.panel.fallbacks))
         if self.shadow and self.agreement is None:
             raise ConfigError("strategy: shadow notes what `agreement` would have stopped; set agreement as well")
 
@@ -85,7 +86,7 @@ class SelfMoA:
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
-        self.panel.check(pool, limits, steps=3 + self.panel.fallbacks)
+        self.panel.check(pool, limits, steps=2 + 2 * self.panel.fallbacks, seats=self.samples)
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         turns = await first_choice(rollout, self.panel, self._asks)
@@ -134,6 +135,7 @@ class SMoA:
         ask = self.panel.ask(name, "reviewer", turns[0].layer, messages, turns)
         [reply] = await tried(rollout, [ask])
         if reply is None:
+            rollout.degraded.append(f"nobody moderated layer {turns[0].layer}: all answers go on")
             return list(turns), False
         text = reply.completion.text
         picked, settled = await asyncio.to_thread(lambda: (field(text, "keep"), field(text, "settled")))

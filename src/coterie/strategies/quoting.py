@@ -47,7 +47,7 @@ def quoted(quotes: Sequence[Quote], room: int, word: str = "attempt") -> str:
     cap = fair([tokens(quote.text) + tokens(quote.note) for quote in quotes], room)
     blocks = []
     for number, quote in enumerate(quotes, 1):
-        note = clipped(quote.note, None, max(cap // 4, LEAST))
+        note = clipped(quote.note, None, max(cap // 4, cap - tokens(quote.text), LEAST))
         body = clipped(quote.text, quote.answer, max(cap - tokens(note), LEAST))
         facts = "".join(f' {name}="{value}"' for name, value in quote.facts.items())
         remark = f"\n<{review}>{note}</{review}>" if note else ""

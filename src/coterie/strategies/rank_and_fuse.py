@@ -45,6 +45,8 @@ class RankAndFuse:
             messages = prompts.comparison(rollout.query, quote(one), quote(two), room)
             asks.append(self.panel.ask(name, "reviewer", 1, messages, (one, two)))
         replies = await tried(rollout, asks)
+        if lost := replies.count(None):
+            rollout.degraded.append(f"{lost} of {len(asks)} comparisons failed")
         verdicts = await asyncio.to_thread(lambda: [_verdict(reply) for reply in replies])
         wins = {
             (one.index, two.index): None if verdict is None else (None, one, two)[verdict]

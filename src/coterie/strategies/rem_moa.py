@@ -42,7 +42,9 @@ class RemMoA:
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError where layers have no routes, or steps no time."""
-        self.panel.check(pool, limits, steps=2 * self.layers + 1 + self.panel.fallbacks)
+        ends = self.layers if self.every_layer else 1
+        # a layer is its proposals, their review, and the review asked for again
+        self.panel.check(pool, limits, steps=3 * self.layers + ends * (1 + self.panel.fallbacks))
         if self.routes is not None:
             check_routes(self.routes, "strategy.routes")
         routes_for(self.panel.most(pool), self.routes)

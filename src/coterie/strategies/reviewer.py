@@ -60,6 +60,10 @@ async def review(rollout: Rollout, panel: Panel, turns: Sequence[Turn], shuffle:
         missing = [number for number, turn in enumerate(shown, 1) if turn.index not in found]
         asked = await _asked(rollout, panel, shown, missing if again else ()) if missing else None
         if asked is None:
+            if missing:
+                rollout.degraded.append(
+                    f"the reviewer failed: {len(missing)} of layer {turns[0].layer} are neutral"
+                )
             break
         reading = await asyncio.to_thread(read, asked.completion.text, len(shown), missing if again else ())
         for number, said in reading.said.items():

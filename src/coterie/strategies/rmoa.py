@@ -34,7 +34,8 @@ class RMoA:
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
-        self.panel.check(pool, limits, steps=2 * self.layers + self.panel.fallbacks)
+        ends = self.layers if self.every_layer else 1
+        self.panel.check(pool, limits, steps=2 * self.layers - 1 + ends * (1 + self.panel.fallbacks))
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         before: list[Turn] = []
@@ -69,6 +70,7 @@ class RMoA:
         ask = self.panel.ask(name, "residual", kept[0].layer, messages, (*before, *kept))
         [turn] = await tried(rollout, [ask])
         if turn is None:
+            rollout.degraded.append(f"the residual of layer {kept[0].layer} is missing: its own answers go on")
             return None
         return "" if prompts.nothing_new(turn.completion.text) else turn.completion.text
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from test_peers import course  # noqa: F401 - a fixture
 
 from coterie.learning.practice import Rollouts
 from coterie.learning.rewards import Graded
@@ -11,7 +12,6 @@ from coterie.learning.sampler import Sample
 from coterie.learning.tree import _best
 from coterie.tasks.items import Item
 from coterie.tasks.prompts import to_query
-from test_peers import course  # noqa: F401 - a fixture
 
 
 def rollouts(rewards, raw=None):

@@ -2,7 +2,7 @@
 
 Both practise on the same questions with the same number of completions and prompts an update, several seeds; judged
 greedily on pairs that nobody trained on, beside the untrained model, fixed top-1 and top-2, the best constant
-answer and copied numbers. Runs go on where they were stopped. On 2 cores, 10 to 15 minutes a run:
+answer and copied numbers. Runs go on where they were stopped. On 2 cores, about 10 minutes a run:
 
     python benchmarks/coevolution.py runs/rules [--rules red+blue+green+yellow] [--high 30] [--completions 5120]
 

@@ -355,6 +355,15 @@ def test_two_bases_in_workers_learn_what_they_learn_here(tiny, other, tmp_path):
     alike(tmp_path / "processes", tmp_path / "here")
 
 
+def test_what_stops_a_run_does_not_reach_its_workers():
+    """Ctrl-C signals a whole group, and asks for the round to be finished: that needs the workers."""
+    link = ProcessLink(1)
+    try:
+        assert os.getpgid(link.process.pid) != os.getpgrp()
+    finally:
+        link.close()
+
+
 def test_a_killed_worker_is_replaced_in_the_middle_of_a_round(straight, tiny, tmp_path, monkeypatch, caplog):
     """kill -9: the run goes on from its last checkpoint and ends as if nothing had been."""
     turns, links, original = itertools.count(), [], ProcessLink.call

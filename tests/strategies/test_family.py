@@ -507,3 +507,11 @@ async def test_comparisons_that_cannot_be_read_count_for_nobody(reply):
     trace = await made("rank_and_fuse", {"reviewer:r": reply}).solve(QUERY)
     assert {(r.score, r.mended) for r in trace.reviews} == {(0.5, "neutral")}
     assert trace.answer == "7"
+
+
+@pytest.mark.parametrize("name", ["self_moa", "self_refine"])
+@pytest.mark.parametrize("panel", [{"width": 2}, {"choose": "router"}, {"choose": "router", "threshold": 0.5}])
+def test_what_seats_a_layer_is_refused_where_one_agent_answers(name, panel):
+    """B8: no setting is taken and then not read."""
+    with pytest.raises(ConfigError, match="where the first choice answers"):
+        made(name, strategy={"panel": panel})

@@ -41,6 +41,11 @@ def test_no_child_before_the_first_question_and_one_for_many(crew):
     assert len(crew.alive) == len(crew.idle) == 1
 
 
+def test_what_stops_its_owner_does_not_reach_a_child(crew):
+    """Ctrl-C, and `timeout`, signal a whole group: the question in hand would have no answer."""
+    assert os.getpgid(crew.ask("pid", 0)) != os.getpgrp()
+
+
 def test_what_the_work_prints_is_not_taken_for_a_reply(crew):
     assert crew.ask("talk", "true") == "true"
     assert crew.ask("double", 1) == [1, 1]

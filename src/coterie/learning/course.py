@@ -4,6 +4,7 @@ What a round is, a learner says (`coevolve`, `debate`, `tree`). Files and the te
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ Row = dict[str, Any]
 
 
 @spec
-class Lessons:
+class Lessons(ABC):
     """What every learner's settings say; those that the CERA-MoA paper names default to its Table 5.
 
     `tasks` are the training tasks and how many queries of each are taken (null: all). A round takes `batch`
@@ -72,9 +73,9 @@ class Lessons:
         cut = truncation_warning(pool.values())
         return [*([cut] if cut else []), *self.loss.remarks()]
 
+    @abstractmethod
     def begin(self, team: Team, pool: Pool, queries: Sequence[Query], engines: Mapping[str, Verbs]) -> "Course":
         """The training of `pool`, the team's agents that learn, from its start."""
-        raise NotImplementedError
 
 
 class Diverged(CoterieError):
@@ -94,7 +95,7 @@ class Made:
     agents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class Course:
+class Course(ABC):
     """A pool in training. `round` advances it, `state` and `load` carry it over; it touches no file.
 
     The agents' adapters live in `engines`, by agent: one engine for a shared base, or one for each base.
@@ -144,9 +145,9 @@ class Course:
             raise Diverged(self._trouble[0], row)
         return row
 
+    @abstractmethod
     def _round(self, clock: Clock) -> Made:
         """What the learner does with the next queries."""
-        raise NotImplementedError
 
     def policy(self, name: str) -> str:
         """The agent whose adapter this one answers with: itself, unless all share one."""

@@ -20,7 +20,7 @@ from coterie.learning.peers import Company, Together, quote_of, whole
 from coterie.learning.practice import Clock, Drill, Rollouts, within
 from coterie.learning.routing import RoutingLearner, RoutingUpdate
 from coterie.strategies import prompts
-from coterie.strategies.exchange import Debate
+from coterie.strategies.revision import Debate
 from coterie.team import Team
 from coterie.types import Count, Pool, Positive, Query, Share, Size, spec
 

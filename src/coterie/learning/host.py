@@ -3,7 +3,6 @@
 `python -m coterie.learning.host IN OUT` serves over two inherited file descriptors until the other side is gone.
 """
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -202,5 +201,4 @@ def received(source: BinaryIO) -> bytes:
 
 
 if __name__ == "__main__":
-    os.setpgid(0, 0)  # the terminal's Ctrl-C is the run's to handle
     serve(int(sys.argv[1]), int(sys.argv[2]))

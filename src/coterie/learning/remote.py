@@ -56,6 +56,7 @@ class ProcessLink:
             pass_fds=(theirs_in, theirs_out),
             stdin=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            start_new_session=True,  # Ctrl-C asks the run to finish its round, which needs its workers
         )
         os.close(theirs_in)
         os.close(theirs_out)

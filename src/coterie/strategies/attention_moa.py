@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from coterie.rollout import Limits, Rollout
 from coterie.strategies import prompts
-from coterie.strategies.exchange import revisions
 from coterie.strategies.layers import (
     Panel,
     aggregators,
@@ -15,6 +14,7 @@ from coterie.strategies.layers import (
     tried,
     voted,
 )
+from coterie.strategies.revision import revisions
 from coterie.types import Exit, Pool, Size, Turn, spec
 
 

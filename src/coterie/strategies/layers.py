@@ -52,6 +52,10 @@ class Panel:
 
         `steps` is the most that can follow each other. `seats` are those of a layer where not the pool fills them.
         """
+        if seats is not None and (self.width, self.choose, self.threshold) != (None, "pool", None):
+            raise ConfigError(
+                "strategy.panel: width, choose and threshold mean nothing where the first choice answers"
+            )
         seats = self.most(pool) if seats is None else seats
         if self.threshold is not None and self.choose != "router":
             raise ConfigError("strategy.panel: threshold is read with choose: router only")

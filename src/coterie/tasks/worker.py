@@ -45,6 +45,7 @@ class Child:
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},  # no order of a set by chance
+                start_new_session=True,  # a signal that asks its owner to stop asks the whole group
             )
         self.ready = False
 
@@ -176,7 +177,6 @@ def children() -> int:
 
 def serve() -> None:
     """Answer questions from standard input until it ends; the first line out says that the work is ready."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _limit_memory()
     questions, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     null = os.open(os.devnull, os.O_RDWR)

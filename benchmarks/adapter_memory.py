@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 
+from counts import count
 from trl_step import Side, engine, practise, say
 
 TARGET = 1.1
@@ -31,10 +32,10 @@ def together(agents: int, steps: int, tokens: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--agents", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=count, default=2)
+    parser.add_argument("--agents", type=count, default=4)
+    parser.add_argument("--tokens", type=count, default=32)
+    parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--side", type=int, help="one side alone (the benchmark starts this itself)")
     chosen = parser.parse_args()

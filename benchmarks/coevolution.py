@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from statistics import mean
 
+from counts import count
+
 METHODS = {"cera": "cera/smollm2", "gspo": "cera/baselines/gspo"}
 GREEDY = {"use": "vote", "temperature": 0.0}
 BASE, ALONE, CERA, TOP = "base, majority of four", "single-agent gspo", "cera-moa", "cera-moa, fixed top-{}"
@@ -99,8 +101,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder of all runs")
     parser.add_argument("--rules", default="red+blue+green+yellow", help="domains of `operands:`")
-    parser.add_argument("--high", type=int, default=30, help="numbers are 1 to this")
-    parser.add_argument("--completions", type=int, default=5120, help="sampled in a training run")
+    parser.add_argument("--high", type=count, default=30, help="numbers are 1 to this")
+    parser.add_argument("--completions", type=count, default=5120, help="sampled in a training run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--set", action="append", default=[], help="a recipe setting for every training run")

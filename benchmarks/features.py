@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import torch
+from counts import count
 
 from coterie.backends.base_model import base_model
 from coterie.features.hidden import States
@@ -86,8 +87,8 @@ def measure(count: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--prompts", type=count, default=24)
+    parser.add_argument("--threads", type=count)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.threads:

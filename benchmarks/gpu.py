@@ -10,6 +10,8 @@ import json
 import time
 from statistics import median
 
+from counts import count
+
 PROMPTS, GROUP, PROMPT, COMPLETION, AGENTS = 16, 8, 800, 1000, 4
 PAPER_ROUTER_MS = 11.87
 LIMIT_S = 420
@@ -142,10 +144,10 @@ def measure(steps: int, tokens: int, layers: int, hidden: int) -> dict[str, obje
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=COMPLETION)
-    parser.add_argument("--layers", type=int, default=28)
-    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--steps", type=count, default=4)
+    parser.add_argument("--tokens", type=count, default=COMPLETION)
+    parser.add_argument("--layers", type=count, default=28)
+    parser.add_argument("--hidden", type=count, default=1024)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     import torch

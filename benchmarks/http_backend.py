@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import aiohttp
+from counts import count
 
 from coterie.backends.endpoint import Endpoint
 from coterie.backends.http import Http
@@ -140,7 +141,7 @@ async def serve() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help="be the endpoints (the benchmark starts this itself)")
     chosen = parser.parse_args()

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import torch
+from counts import count
 from safetensors.torch import save_file
 
 from coterie.backends.base_model import base_model
@@ -172,8 +173,8 @@ def table(found: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--pairs", type=count, default=3)
+    parser.add_argument("--tokens", type=count, default=24)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(measured(asked.pairs, asked.tokens, Path(folder)))

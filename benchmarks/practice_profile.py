@@ -20,6 +20,7 @@ from statistics import median
 from unittest.mock import patch
 
 import torch
+from counts import count
 from transformers import DynamicCache
 
 from coterie.backends.base_model import base_model
@@ -235,7 +236,7 @@ def table(found) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--recipe", default="cera/smollm2")
     parser.add_argument("--tokens", type=int, default=0, help="Completion tokens at most (0: the recipe's).")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from counts import count
 
 from coterie.backends.base_model import base_model
 from coterie.backends.local import Local
@@ -112,10 +113,10 @@ def facts(times: dict[str, list[float]], lengths: list[float], tokens: int, agen
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--agents", type=int, default=4)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--tokens", type=count, default=64)
+    parser.add_argument("--repeats", type=count, default=3)
+    parser.add_argument("--agents", type=count, default=4)
+    parser.add_argument("--threads", type=count)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.threads:

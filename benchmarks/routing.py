@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from counts import count
 
 from coterie.features.hidden import Hidden
 from coterie.routers.familiarity import Familiarity
@@ -83,10 +84,10 @@ def row(name: str, pairs: list[tuple[float, float]]) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--agents", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--agents", type=count, default=1024)
+    parser.add_argument("--repeats", type=count, default=8)
+    parser.add_argument("--batch", type=count, default=16)
+    parser.add_argument("--threads", type=count)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.threads:

@@ -16,6 +16,8 @@ import time
 from importlib.util import find_spec
 from statistics import median
 
+from counts import count
+
 MODEL = "builtin:smollm2-135m"
 PROMPTS, GROUP, RANK, ALPHA, RATE = 4, 8, 16, 32, 1e-4
 QUESTIONS = [f"Tell me how {a} and {b} differ, in a few sentences." for a in range(3, 23) for b in range(40, 45)]
@@ -195,9 +197,9 @@ class Side:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--steps", type=count, default=5)
+    parser.add_argument("--threads", type=count, default=1)
+    parser.add_argument("--tokens", type=count, default=32)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--side", choices=("ours", "trl"), help="one side alone (the benchmark starts this itself)")
     chosen = parser.parse_args()

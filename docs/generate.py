@@ -30,6 +30,7 @@ from coterie.learning.routing import RoutingUpdate
 from coterie.rollout import Limits
 from coterie.strategies.layers import Panel
 from coterie.strategies.memory import Route
+from coterie.strategies.stopping import DepthRule, Weights
 from coterie.tasks.catalog import KINDS
 from coterie.tasks.extract import CONTRACTS
 from coterie.team import Recipe
@@ -37,7 +38,20 @@ from coterie.types import Agent, Price, Sampling
 
 FOLDER = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by `make docs` from the code: change the code, not this page. -->"
-PARTS: tuple[type, ...] = (Agent, Sampling, Price, Limits, Endpoint, Deadlines, Retries, Rule, Panel, Route)
+PARTS: tuple[type, ...] = (
+    Agent,
+    Sampling,
+    Price,
+    Limits,
+    Endpoint,
+    Deadlines,
+    Retries,
+    Rule,
+    Panel,
+    Route,
+    DepthRule,
+    Weights,
+)
 """Records that settings are made of, each with a section of its own."""
 LEARNING: tuple[type, ...] = (
     *(Lessons, Drill, Practice, Rewards, Allocation, RoutingUpdate, Critic),

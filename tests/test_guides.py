@@ -204,6 +204,8 @@ def given(name: str, folder: Path) -> None:
         agents = [{"name": "ada", "model": "scripted:ada"}]
         rules = {"scripted": {"rules": [{"reply": "Answer: 3 pm"}]}}
         (folder / "team.yaml").write_text(yaml.safe_dump({"agents": agents, "backends": rules}))
+    elif name == "mix-models.md":
+        write_rows(folder / "mine.jsonl", rows(60))
     elif name in ("write-a-router.md", "write-a-strategy.md"):
         write_rows(folder / "mine.jsonl", rows(20))
     elif name == "read-a-report.md":
@@ -229,6 +231,17 @@ def own_models(desk: Desk) -> None:
     assert "30" in desk.last_of("ask")
 
 
+def mixed_models(desk: Desk) -> None:
+    """A sweep of three layers, the calls of each depth. This server writes no review: each is asked for twice."""
+    told = desk.last_of("layers")
+    assert "answers by depth" in told
+    calls = [[cell.strip() for cell in row.split("│")] for row in told.splitlines() if row.count("│") > 5]
+    assert [row[5] for row in calls[-3:]] == ["6", "11", "16"]
+    table = [row for row in desk.last_of("eval").splitlines() if "│" in row]
+    assert all(any(name in row for row in table) for name in ("deep", "flat"))
+    assert "Layers of deep" in Path("deep.html").read_text(encoding="utf-8")
+
+
 def own_logs(desk: Desk) -> None:
     choice = json.loads(Path("choice.json").read_text())
     assert choice["cost_usd_per_1k"] < 1.6, "leases cost, git does not"
@@ -252,6 +265,15 @@ def a_task(desk: Desk) -> None:
     assert [query.task for query in load_task("meetings.jsonl").queries] == ["clock", "clock"]
     assert "50.0 %" in desk.last_of("eval")
     assert desk.tested >= 1
+
+
+def test_the_printed_questions_have_two_parts(tmp_path: Path) -> None:
+    """Who copies the guide to the letter can train and measure."""
+    text = (FOLDER / "train-agents.md").read_text(encoding="utf-8")
+    [printed] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.jsonl").write_text(printed)
+    for part in ("train", "test"):
+        assert len(load_task(f"{tmp_path}/mine.jsonl/{part}").queries) == 2
 
 
 def a_report(desk: Desk) -> None:
@@ -295,6 +317,7 @@ def columns() -> set[str]:
 
 
 ENDS: dict[str, Callable[[Desk], None]] = {
+    "mix-models.md": mixed_models,
     "own-logs.md": own_logs,
     "own-models.md": own_models,
     "read-a-report.md": a_report,

@@ -9,7 +9,7 @@ import yaml
 from coterie.config import laid_over
 from coterie.errors import ConfigError
 from coterie.learning.training import settings_of
-from coterie.strategies.prompts import SHAPE
+from coterie.strategies.prompts import MOST_RATIONALE, SHAPE, review_schema
 from coterie.strategies.reviewer import BEST, WORST, read
 from coterie.team import Team, read_recipe, recipe_file, recipes
 
@@ -84,15 +84,22 @@ def test_a_mixtures_recipe_loads_without_its_models(name):
 
 
 def test_the_published_reviewer_is_held_to_the_form_that_its_prompt_asks_for():
-    """The schema of the endpoint has the names of the prompt's shape and the scale of its reader."""
-    schema = read_recipe(recipe_file("rem_moa/qwen2.5-7b"))["backends"]["http"]["endpoints"]["reviews"][
-        "json_schema"
-    ]
-    item = schema["properties"]["reviews"]["items"]
+    """Its endpoint takes schemas; a review's has the names of the prompt's shape and the scale of its reader."""
+    team = Team.load("rem_moa/qwen2.5-7b")
+    [name] = team.pool.names("reviewer")
+    reviewer = team.pool[name]
+    endpoint = reviewer.model.split("/")[0].removeprefix("http:")
+    assert read_recipe(recipe_file("rem_moa/qwen2.5-7b"))["backends"]["http"]["endpoints"][endpoint]["schemas"]
+    schema = json.loads(review_schema((1, 2, 3), reviewer.sampling.max_tokens))
+    items = schema["properties"]["reviews"]["prefixItems"]
     shape = json.loads(re.sub("NUMBER|SCORE", "1", SHAPE))
     assert schema["required"] == list(shape)
-    assert item["required"] == list(item["properties"]) == list(shape["reviews"][0])
-    assert (item["properties"]["score"]["minimum"], item["properties"]["score"]["maximum"]) == (WORST, BEST)
+    assert [item["properties"]["trace"] for item in items] == [{"enum": [n]} for n in (1, 2, 3)]
+    for item in items:
+        assert item["required"] == list(item["properties"]) == list(shape["reviews"][0])
+        score, rationale = item["properties"]["score"], item["properties"]["rationale"]
+        assert (score["minimum"], score["maximum"]) == (WORST, BEST)
+        assert rationale["maxLength"] == MOST_RATIONALE
     assert read(json.dumps(shape), 1).exact
 
 

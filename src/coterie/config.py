@@ -37,6 +37,7 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
     "learner": {
         "at_grpo": "coterie.learning.tree:ATGRPO",
         "coevolve": "coterie.learning.coevolve:Coevolve",
+        "distill": "coterie.learning.examples:Distill",
         "maporl": "coterie.learning.debate:MAPoRL",
     },
     "router": {
@@ -185,7 +186,7 @@ def _spelt_out(cls: Any, table: Mapping[Any, Any], where: str) -> dict[Any, Any]
         inner = {"use": value} if isinstance(value, str) else value
         if known is None or not isinstance(inner, Mapping) or "use" not in inner:
             continue
-        if (name := inner["use"]) not in known:
+        if not isinstance(name := inner["use"], str) or name not in known:
             raise ConfigError(f"{where}.{key}: no preset {shown(name)}{nearest(str(name), known)}")
         found[key] = asdict(known[name]) | {part: given for part, given in inner.items() if part != "use"}
     return found

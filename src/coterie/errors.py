@@ -16,7 +16,12 @@ CoterieError
   SandboxError         the sandbox itself failed: no verdict, never a wrong answer
   BudgetExceeded       a limit of the rollout was reached
   AllAgentsFailed      nobody that was asked answered
+  Diverged             training was stopped: its numbers mean nothing any more
+    NoVerdicts           ... because verifiers fail
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class CoterieError(Exception):
@@ -126,3 +131,18 @@ class BudgetExceeded(CoterieError):
 
 class AllAgentsFailed(CoterieError):
     """Nobody that was asked answered."""
+
+
+class Diverged(CoterieError):
+    """Training was stopped because its numbers mean nothing any more.
+
+    `row` are the figures of the last round; None where one was stopped in the middle, so that it is not kept.
+    """
+
+    def __init__(self, message: str, row: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class NoVerdicts(Diverged):
+    """Training was stopped because too many completions could not be graded."""

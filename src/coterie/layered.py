@@ -30,10 +30,11 @@ class Review:
 class Exit:
     """A turn that could have settled the query by the end of a layer.
 
-    `why`: the aggregator was asked after every layer; the layer's answers agreed; a critic, moderator or residual
-    saw nothing left to do. Whether the rollout did end there, the turns after it tell.
+    `why`: the aggregator was asked after every layer; the layer's answers agreed; a learned rule held it for deep
+    enough; a critic, moderator or residual saw nothing left to do. Whether the rollout did end there, the turns
+    after it tell.
     """
 
     layer: int
     turn: int
-    why: Literal["depth", "agreement", "said"]
+    why: Literal["depth", "agreement", "learned", "said"]

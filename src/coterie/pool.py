@@ -40,7 +40,7 @@ def revise(agent: Agent) -> Agent:
         "model": [scheme, *_identity(model), *([agent.name] if scheme == BY_NAME else [])],
         "adapter": content_digest(Path(agent.adapter)) if agent.adapter else None,
         "instruction": agent.instruction,
-        "sampling": asdict(agent.sampling),
+        "sampling": agent.sampling.facts(),
     }
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
     return replace(agent, revision=hashlib.sha256(text.encode()).hexdigest()[:16])
@@ -109,7 +109,9 @@ def _from_base(model: str, base: Path) -> str:
 def write_agent(folder: Path, agent: Agent) -> None:
     """Write `agent.yaml` (atomically); the adapter's files stay where they are."""
     table = {k: v for k, v in asdict(agent).items() if k not in ("folder", "revision")}
-    default = asdict(Agent(name=agent.name, model=agent.model))
+    table["sampling"] = agent.sampling.facts()
+    plain = Agent(name=agent.name, model=agent.model)
+    default = asdict(plain) | {"sampling": plain.sampling.facts()}
     kept = {k: v for k, v in table.items() if k in ("name", "model") or v != default[k]}
     if agent.adapter:
         kept["adapter"] = os.path.relpath(agent.adapter, folder.resolve())

@@ -7,7 +7,7 @@ under other latencies gives the same trace. It knows no backend: it is given one
 import asyncio
 import time
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -55,13 +55,15 @@ class Limits:
 class Ask:
     """One call that a strategy wants made. Without `messages` the agent is asked the query itself.
 
-    `seconds` is how long the answer is waited for; then the call is cancelled and has failed.
+    `schema`, JSON as text, is what the reply has to fit, where the backend can see to it. `seconds` is how long the
+    answer is waited for; then the call is cancelled and has failed.
     """
 
     agent: str
     messages: Messages = ()
     reads: tuple[int, ...] = ()
     temperature: float | None = None
+    schema: str = ""
     part: Part = ""
     layer: int = 0
     seconds: float | None = None
@@ -125,11 +127,14 @@ class Rollout:
     _lost: float = field(default=0.0, init=False)
     _began: float = field(default_factory=time.perf_counter, init=False)
 
-    async def route(self) -> Routing:
-        """Ask the router what to do next, given all turns so far."""
+    async def route(self, without: Collection[int] = ()) -> Routing:
+        """Ask the router what to do next, given the turns so far; `without` are the indices of those it is not
+        shown.
+        """
         after = len(self.turns)
         # By routings and not by turns: what a mixture asks beside its proposals changes no choice of seats.
-        state = State(self.query, self.pool, tuple(self.turns), self._seed("router", len(self.routings)))
+        turns = tuple(turn for turn in self.turns if turn.index not in without)
+        state = State(self.query, self.pool, turns, self._seed("router", len(self.routings)))
         if getattr(self.router, "instant", False):
             routing = self.router.route(state)
         else:
@@ -168,7 +173,7 @@ class Rollout:
         spent: BudgetExceeded | None = None
         for ask in asks:
             read = not ask.messages or ask.part in ANSWERING[1:]
-            agent = _varied(self.pool[ask.agent], ask.temperature, self.reader if read else None)
+            agent = _varied(self.pool[ask.agent], ask, self.reader if read else None)
             prompt = with_instruction(agent, ask.messages or self.query.messages)
             try:
                 held = self._ledger.reserve(agent, prompt, self.limits)
@@ -299,14 +304,20 @@ def read_by(agent: Agent, reader: Reader) -> Agent:
     return replace(agent, sampling=replace(own, stop=(*own.stop, *reader.stop), max_tokens=most))
 
 
-def _varied(agent: Agent, temperature: float | None, reader: Reader | None) -> Agent:
-    """The agent as it is asked: with the reader's ends; at another temperature, which its revision then says."""
+def _varied(agent: Agent, ask: Ask, reader: Reader | None) -> Agent:
+    """The agent as it is asked: with the reader's ends; at another temperature or held to a schema, which its
+    revision then says.
+    """
     if reader is not None:
         agent = read_by(agent, reader)
-    if temperature is None or temperature == agent.sampling.temperature:
-        return agent
-    sampling = replace(agent.sampling, temperature=temperature)
-    return replace(agent, sampling=sampling, revision=f"{agent.revision}+t{temperature:g}")
+    heat = ask.temperature
+    if heat is not None and heat != agent.sampling.temperature:
+        sampling = replace(agent.sampling, temperature=heat)
+        agent = replace(agent, sampling=sampling, revision=f"{agent.revision}+t{heat:g}")
+    if ask.schema:
+        sampling = replace(agent.sampling, schema=ask.schema)
+        agent = replace(agent, sampling=sampling, revision=f"{agent.revision}+schema")
+    return agent
 
 
 class Strategy(Protocol):

@@ -7,14 +7,15 @@ else. Every record here is immutable.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
 
+from coterie.errors import ConfigError
 from coterie.layered import ANSWERING, Exit, Part, Review
-from coterie.records import STRICT, Amount, Count, Positive, Share, Size, record, spec  # noqa: F401
+from coterie.records import STRICT, Amount, Count, Finite, Positive, Share, Size, is_table, record, spec  # noqa: F401
 
 # --- what is asked -----------------------------------------------------------------------------------
 
@@ -66,7 +67,8 @@ class Sampling:
     """How an agent samples. Temperature 0 is greedy; `top_k` 0 and `top_p` 1 are off.
 
     `max_tokens` bounds the completion; `max_prompt_tokens` the prompt, cut at the left (0: what the
-    model's context leaves). `stop` ends a completion before the first of these texts.
+    model's context leaves). `stop` ends a completion before the first of these texts. `schema`, JSON as text, is
+    what the completion (behind a prefill) has to fit; a backend that cannot see to it leaves it to the prompt.
     """
 
     __pydantic_config__ = STRICT
@@ -76,6 +78,16 @@ class Sampling:
     max_tokens: Size = 512
     max_prompt_tokens: Count = 0
     stop: tuple[str, ...] = ()
+    schema: str = ""
+
+    def __post_init__(self) -> None:
+        if self.schema and not is_table(self.schema):
+            raise ConfigError("schema: is no JSON schema; write a JSON object as text, or nothing")
+
+    def facts(self) -> dict[str, Any]:
+        """All settings as plain data, for digests; `schema` only where there is one, as older digests know none."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if name != "schema" or value}
 
 
 @record

@@ -213,7 +213,7 @@ def test_b67_the_cache_tells_servers_and_options_apart_and_nothing_else():
         replace(base, prefill="drop"), replace(base, samples="together"), replace(base, seed=False),
         replace(base, extra={"min_p": 0.1}), replace(base, json_schema={"type": "object"}),
         replace(base, logprobs=True), replace(base, omit=("stop",)), replace(base, top_k=True),
-        replace(base, max_tokens_field="max_completion_tokens"),
+        replace(base, max_tokens_field="max_completion_tokens"), replace(base, schemas=True),
     ]  # fmt: skip
     assert len({one.identity() for one in (base, *changed)}) == len(changed) + 1
     same = [

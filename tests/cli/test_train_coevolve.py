@@ -260,6 +260,11 @@ def test_truncated_sampling_is_told_once(desk, capsys):
         (("r.yaml", "--resume"), "--out"),
         (("r.yaml", "--resume", "--out", "none"), "holds no run"),
         (("r.yaml", "--out", "items.jsonl"), "no folder"),
+        (("r.yaml", "--out", ""), "is empty"),
+        (("r.yaml", "--out", "."), "begins in an empty folder"),
+        (("r.yaml", "--out", "x" * 300), "cannot be written"),
+        (("r.yaml", "--out", "run", "--set", "agents.0.model=local:r.yaml"), "is a file; a model is a folder"),
+        (("r.yaml", "--out", "run", "--set", "router.hidden=100000000"), "router.hidden"),
         (("r.yaml", "--out", "run", "--set", "learner.batsh=3"), "did you mean 'batch'"),
         (("r.yaml", "--out", "run", *NOWHERE), "no such file or folder"),
         (("r.yaml", "--out", "run", "--set", "router=uniform"), "familiarity"),
@@ -278,6 +283,24 @@ def test_a_mistake_is_one_line_and_leaves_no_run(desk, capsys, arguments, words)
     assert "Traceback" not in told.err
     assert not (desk / "run").exists()
     assert not (desk / "runs").exists()
+
+
+def test_where_no_folder_can_be_made_one_line_says_how_to_name_one(desk, capsys):
+    (desk / "runs").write_text("somebody's")
+    assert "name a folder by --out" in said(capsys, "train", "r.yaml", code=2).err
+
+
+def test_a_terminal_that_hangs_up_ends_the_run_after_its_round(desk, monkeypatch, capsys):
+    """What it has to say has nowhere to go, and ends nothing unsaved; under `nohup` nothing is heard of it."""
+    stop_after(monkeypatch, 2, signal.SIGHUP)
+    told = json.loads(said(capsys, "train", "r.yaml", "--out", "run", "--json", code=130).out)
+    assert (told["rounds"], told["finished"]) == (2, False)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        said(capsys, "train", "r.yaml", "--out", "other")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(rows(desk / "other")) == 6
 
 
 def test_a_run_is_not_begun_twice_nor_gone_on_with_otherwise(desk, whole, capsys):

@@ -6,6 +6,7 @@ ask the same agent see the same answer, as they do with a cache.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +90,13 @@ def turn(asked: Query, agent: str, index: int, *, nth: int = 0, reads: tuple[int
         cost=(prompt + words) * PRICE[agent] / 1e6,
         score=verdict(said, str(gold)),
     )
+
+
+def plain(text: str = "text", tokens: tuple[int, int] = (10, 5), **parts: Any) -> Turn:
+    """A turn made by hand, of one second: whatever a test does not care for is something."""
+    said = Completion(text=text, prompt_tokens=tokens[0], completion_tokens=tokens[1], seconds=1.0)
+    fixed = {"index": 0, "agent": "a", "role": "solver", "revision": "r", "messages": (), "completion": said}
+    return Turn(**{**fixed, **parts})
 
 
 def verdict(said: str | None, gold: str) -> Score:

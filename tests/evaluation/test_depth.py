@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import plain
 
 from coterie.cli.main import run
 from coterie.evaluation.depth import depths, early, layers, proposals, spearman, trend, vendi
 from coterie.storage.runs import Run
-from coterie.types import Completion, Exit, Message, Query, Review, Score, Trace, Turn
+from coterie.strategies.prompts import NOTHING_NEW
+from coterie.types import Exit, Message, Query, Review, Score, Trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
 from mixtures import QUERY, boxed, knowing, team_of
@@ -20,20 +22,8 @@ from mixtures import QUERY, boxed, knowing, team_of
 
 def turn(index, part, layer, answer=None, reads=(), agent="a", right=None):
     score = None if right is None else Score(verdict="pass" if right else "fail", value=float(right))
-    said = Completion(text=answer or "x", prompt_tokens=10, completion_tokens=2, seconds=1.0)
-    return Turn(
-        index=index,
-        agent=agent,
-        role="solver",
-        revision="r",
-        messages=(),
-        completion=said,
-        answer=answer,
-        reads=reads,
-        score=score,
-        part=part,
-        layer=layer,
-    )
+    parts = {"index": index, "agent": agent, "part": part, "layer": layer, "reads": reads}
+    return plain(answer or "x", (10, 2), answer=answer, score=score, **parts)
 
 
 QA = Query(id="q", messages=(Message(role="user", content="?"),), task="qa", contract="boxed")
@@ -218,6 +208,31 @@ def test_what_a_sweep_adds_is_not_saved_by_stopping():
     """After the agreement come the sweep's aggregation of layer 1, a layer, and the answer: two are saved."""
     found = early([replace(swept(), exits=(Exit(layer=1, turn=0, why="agreement"), *swept().exits))])
     assert (found.calls, found.tokens, found.seconds) == (2, 24, 2.0)
+
+
+def test_an_aggregator_that_gave_way_is_part_of_its_depth_and_of_no_other():
+    """A blank try of layer 1 is paid by depth 1, by depth 2 not; an agreement before it saves neither of them."""
+    blank = turn(1, "aggregator", 1, reads=(0,))
+    rest = [replace(t, index=t.index + 1, reads=tuple(n + (n > 0) for n in t.reads)) for t in swept().turns[1:]]
+    exits = tuple(replace(e, turn=e.turn + 1) for e in swept().exits)
+    found = trace(swept().turns[0], blank, *rest, exits=exits)
+    assert [row.calls for row in depths([found])] == [3, 3]
+    agreed = replace(found, exits=(Exit(layer=1, turn=0, why="agreement"), *exits))
+    assert (early([agreed]).calls, early([agreed]).seconds) == (2, 2.0)
+
+
+async def test_a_call_that_says_nothing_is_new_is_no_answer_and_is_paid_by_its_depth():
+    """It is neither graded nor counted as a wrong aggregation."""
+    said = {
+        "aggregator:m": lambda a, m, s: NOTHING_NEW if "latest needs no change" in m[-1].content else boxed("7")
+    }
+    settings = {"use": "attention_moa", "layers": 2, "stop": False}
+    found = await team_of(dict.fromkeys("ab", boxed("7")) | said, settings).solve(QUERY)
+    assert found.turns[-1].completion.text == NOTHING_NEW
+    assert (found.turns[-1].part, found.turns[-1].answers, found.turns[-1].answer) == ("critic", False, None)
+    layer = 2 + 2 * 2 + 2 + 1
+    assert [row.calls for row in depths([found])] == [layer, 2 * layer + 1]
+    assert layers([found])[1].calls == layer + 1
 
 
 async def test_layers_of_a_run_are_shown_and_given_as_json(tmp_path, capsys):

@@ -4,11 +4,12 @@ import json
 import math
 
 import pytest
+from samples import plain
 
 from coterie.errors import ConfigError
 from coterie.evaluation.metrics import crossing, oracle, outcome, rows, to_json
 from coterie.evaluation.table import COLUMNS, count, dollars, percent, probability, seconds, table
-from coterie.types import Completion, Failure, Query, Score, Trace, Turn
+from coterie.types import Failure, Query, Score, Trace
 
 PASS = Score(verdict="pass", value=1.0, answer="1")
 FAIL = Score(verdict="fail", value=0.0, answer="2")
@@ -17,18 +18,7 @@ BROKEN = Score(verdict="error", value=None, reason="the sandbox died")
 
 
 def turn(agent="a", score=PASS, cost=0.5, answer="1", tokens=(10, 5), index=0):
-    said = Completion(text="text", prompt_tokens=tokens[0], completion_tokens=tokens[1])
-    return Turn(
-        index=index,
-        agent=agent,
-        role="solver",
-        revision="r",
-        messages=(),
-        completion=said,
-        answer=answer,
-        cost=cost,
-        score=score,
-    )
+    return plain(tokens=tokens, index=index, agent=agent, answer=answer, cost=cost, score=score)
 
 
 def trace(query="q", *turns, score=None, domain="d", final=0, **parts):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import ConfigError
-from coterie.learning.checkpoint import Checkpoint, newest, rounds, save
+from coterie.learning.checkpoint import Checkpoint, Damaged, newest, rounds, save
 
 FACTS = {"count": 3, "names": ["ä", "b"], "share": 0.1 + 0.2, "none": None, "deep": {"z": 1, "a": [1, 2]}}
 
@@ -56,6 +56,12 @@ def test_parts_whose_names_begin_alike_stay_apart(tmp_path):
     parts = {name: ({"own": name}, {"weights/x": np.full(2, i)}) for i, name in enumerate(names)}
     save(tmp_path, Checkpoint(round=1, parts=parts), keep=1)
     assert same(newest(tmp_path), Checkpoint(round=1, parts=parts))
+
+
+def test_a_single_number_and_an_array_turned_over_are_whole_when_they_come_back(tmp_path):
+    odd = {"step": np.array(3.0), "turned": np.arange(6.0).reshape(2, 3).T}
+    save(tmp_path, Checkpoint(round=1, parts={"a": ({1: "whole numbers become texts"}, odd)}), keep=1)
+    assert newest(tmp_path).parts["a"][1]["turned"].tolist() == odd["turned"].tolist()
 
 
 def test_the_newest_stay(tmp_path):
@@ -116,7 +122,7 @@ def test_a_damaged_newest_one_is_told_and_the_one_before_taken(tmp_path, caplog)
     [told] = caplog.messages
     assert re.search(r"round-00000002\.safetensors: .*: going on from the checkpoint before$", told)
     path.with_name("round-00000001.safetensors").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"round-00000001"):
+    with pytest.raises(ConfigError, match=r"round-00000002.* nor is one of the 1 before it: put a whole one back"):
         newest(tmp_path)
 
 
@@ -134,11 +140,48 @@ def test_a_damaged_one_is_no_reason_to_let_a_whole_one_go(tmp_path, keep):
     assert len(rounds(tmp_path)) == keep
 
 
-def test_one_under_another_name_is_refused(tmp_path):
-    """Taken for the newest it would make the true newest ones go."""
+def test_one_under_another_name_is_damaged(tmp_path, caplog):
+    """It is told, and the one before is taken; nothing whole goes for it later."""
     save(tmp_path, state(1), keep=3)
     save(tmp_path, state(2), keep=3).rename(tmp_path / "round-00000009.safetensors")
-    with pytest.raises(ConfigError, match="not of the round in its name"):
+    assert same(newest(tmp_path), state(1))
+    assert "not of the round in its name" in caplog.text
+
+
+def test_what_was_changed_is_damaged_whatever_it_is(tmp_path):
+    """A bit of a number, a fact of another type, a part less: the header's digest is of all of it."""
+    from coterie.storage.tensors import load_tensors, save_tensors
+
+    save(tmp_path, state(1), keep=9)
+    path = save(tmp_path, state(2), keep=9)
+    arrays, about = load_tensors(path)
+    bit = {**arrays, "0/x": np.nextafter(arrays["0/x"], np.inf)}
+    fact = {**about, "parts": [[name, {**facts, "n": "2"}] for name, facts in about["parts"]]}
+    for changed, notes in ((bit, about), (arrays, fact), (arrays, {**about, "parts": about["parts"][:2]})):
+        save_tensors(path, changed, notes)
+        assert same(newest(tmp_path), state(1))
+    save_tensors(path, arrays, {key: value for key, value in about.items() if key != "digest"})
+    assert same(newest(tmp_path), state(2)), "those of older versions have none"
+
+
+def test_one_that_cannot_be_taken_up_gives_way_to_the_one_before(tmp_path):
+    for number in (1, 2, 3):
+        save(tmp_path, state(number), keep=9)
+    seen = []
+
+    def take(found):
+        seen.append(found.round)
+        if found.round > 1:
+            raise Damaged(f"round {found.round}: no")
+
+    assert newest(tmp_path, take).round == 1
+    assert seen == [3, 2, 1]
+
+
+def test_a_folder_in_the_place_of_a_checkpoint_is_told_at_once(tmp_path):
+    save(tmp_path, state(1), keep=9)
+    (tmp_path / "round-00000002.safetensors").mkdir()
+    with pytest.raises(ConfigError, match=r"round-00000002.*move it away"):
         newest(tmp_path)
 
 

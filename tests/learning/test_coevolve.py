@@ -11,10 +11,10 @@ import pytest
 from tiny_team import digest, flag_table, queries, recipe, save_base, team
 
 from coterie.backends.base_model import base_model
-from coterie.errors import BackendError, ConfigError
+from coterie.errors import ConfigError, Diverged, NoVerdicts
 from coterie.learning import engine as engine_module
 from coterie.learning.coevolve import Coevolution
-from coterie.learning.course import Diverged, prepared
+from coterie.learning.course import prepared
 from coterie.learning.cursor import Cursor
 from coterie.learning.losses import Terms
 from coterie.learning.training import opened, queries_of, settings_of
@@ -296,7 +296,7 @@ def test_verifiers_that_mostly_fail_end_the_run(run, monkeypatch):
     """#56: above the allowed share, with the agent, the counts and a reason; the round is whole all the same."""
     wanted = erring(monkeypatch, lambda text: 1 / 0)
     one = run(wanted=wanted)
-    with pytest.raises(Diverged, match=r"agent \w+: 8 of 8 completions had no verdict: .*ZeroDivision") as caught:
+    with pytest.raises(NoVerdicts, match=r"agent \w+: 8 of 8 completions had no verdict: .*ZeroDivision") as caught:
         one.round()
     assert caught.value.row["errors"] == one.errors > 0
     assert one.rounds == caught.value.row["round"] == 1
@@ -365,7 +365,7 @@ def test_a_model_that_gives_no_numbers_names_its_agent(run, tiny, tmp_path):
     found = base_model(save_base(tmp_path / "broken"))
     one = run(names=("ann",), models={"ann": found.name})
     found.model.get_output_embeddings().weight.fill_(math.nan)
-    with pytest.raises(BackendError, match=r"agent ann: .*not finite"):
+    with pytest.raises(Diverged, match=r"agent ann: .*not finite"):
         one.round()
 
 

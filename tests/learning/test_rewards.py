@@ -98,7 +98,9 @@ def test_a_verifier_that_raises_gives_no_verdict(plugin, error):
 @pytest.mark.parametrize(
     "answer",
     [None, True, 1.0, Score(verdict="pass", value=float("nan")), Score(verdict="pass", value=float("inf")),
-     Score(verdict="pass", value=7.0), Score(verdict="fail", value=-1.0)],
+     Score(verdict="pass", value=7.0), Score(verdict="fail", value=-1.0), Score(verdict="pass", value="0.5"),
+     Score(verdict="pass", value=None), Score(verdict="zzz", value=1.0), Score(verdict=["pass"], value=1.0),
+     Score(verdict="error", value=0.0), Score(verdict="pass", value=1.0, answer=7)],
 )  # fmt: skip
 def test_what_is_no_verdict_is_an_error(plugin, answer):
     """A plugin that returns something else, or a reward that would ruin every mean."""

@@ -7,7 +7,7 @@ import torch
 from tiny_team import END, SIZES, TURN_END, engine, groups, probe, save_base, shaken
 
 from coterie.backends.base_model import base_model
-from coterie.errors import BackendError
+from coterie.errors import Diverged
 from coterie.learning.engine import Group
 from coterie.learning.sampler import Ask, sample
 from coterie.types import Sampling
@@ -167,5 +167,5 @@ def test_a_model_without_numbers_names_the_agent(tmp_path):
     found = base_model(save_base(tmp_path / "broken"))
     made = engine(found, "ann")
     found.model.get_output_embeddings().weight.fill_(math.nan)
-    with pytest.raises(BackendError, match=r"agent ann: a completion could not be sampled: .*not finite"):
+    with pytest.raises(Diverged, match=r"agent ann: a completion could not be sampled: .*not finite"):
         made.sample("ann", asks(2))

@@ -19,15 +19,14 @@ from test_adapters import NAMES
 from tiny_team import LORA, digest, engine, ids_of, recipe, save_base, shaken, team
 
 from coterie.backends.base_model import base_model
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, Diverged, UserError
 from coterie.learning import checkpoint as checkpoint_module
 from coterie.learning import course as course_module
 from coterie.learning import training as training_module
 from coterie.learning.checkpoint import newest, rounds
-from coterie.learning.course import Diverged
 from coterie.learning.training import METRICS, Training, folders_of
 from coterie.team import Team
-from coterie.types import Pool
+from coterie.types import Pool, Score
 
 ROUNDS = 6
 LONG = {"names": ("ann", "cyd"), "queries": 18, "practice": {"updates": 2, "group": 3}, "loss": {"beta": 0.0}}
@@ -250,6 +249,12 @@ def test_other_data_under_the_same_ids_does_not_go_on_with_it(straight, tiny, tm
     with pytest.raises(ConfigError, match="another configuration"):
         Training.open(team(folder, tiny, **LONG), folder / "run", resume=True)
     assert rows(folder) == rows(straight)
+
+
+def test_a_setting_that_came_later_and_is_unset_tells_no_runs_apart(tiny, tmp_path):
+    """Runs from before agents could be held to a schema can be gone on with."""
+    config = training_module._config(team(tmp_path / "it", tiny), tiny_team.queries())
+    assert "schema" not in config["agents"]["ann"]["sampling"]
 
 
 @pytest.mark.parametrize("part", ["messages", "reference", "contract", "task"])
@@ -493,6 +498,19 @@ def test_what_came_out_goes_on_learning_against_its_own_start(tiny, tmp_path, ba
         ({"allocation": {"micro_batch": 9, "capacity": 8}}, "capacity"),
         ({"curriculum": "easy first"}, "curriculum"),
         ({"practice": {"group": 0}}, "group"),
+        ({"practice": {"group": 10**12}}, "practice.group"),
+        ({"lora": {"targets": []}}, "lora.targets"),
+        ({"lora": {"targets": ["q_proj", "q_proj"]}}, "targets: one is named twice"),
+        ({"lora": {"rank": 10**9}}, "lora.rank"),
+        ({"lora": {"alpha": 1e30}}, "lora.alpha"),
+        ({"optimiser": {"lr": 1e4}}, "optimiser.lr"),
+        ({"optimiser": {"weight_decay": 1e30}}, "optimiser.weight_decay"),
+        ({"routing": {"lr": 1e30}}, "routing.lr"),
+        ({"routing": {"weight_decay": 1e30}}, "routing.weight_decay"),
+        ({"rewards": {"patience": 1e10}}, "rewards.patience"),
+        ({"rewards": {"eta": 1e308}}, "rewards.eta"),
+        ({"loss": {"use": ["dapo"]}}, "no preset"),
+        ({"loss": {"use": {"a": 1}}}, "no preset"),
     ],
 )
 def test_recipes_that_cannot_learn_are_refused_in_one_line(tiny, tmp_path, change, complaint):
@@ -520,6 +538,154 @@ def test_completions_that_leave_no_room_for_a_prompt_are_refused_before_the_firs
         started(tmp_path / "it", small, sampling={"max_tokens": 32})
     assert not held.adapters.loaded()
     started(tmp_path / "it", small).close()
+
+
+def test_a_new_run_begins_in_an_empty_folder_alone(straight, tiny, tmp_path):
+    """What a run left behind would be gone on with; what is somebody's would be written into."""
+    folder = tmp_path / "it"
+    shutil.copytree(straight, folder)
+    (folder / "run" / "run.json").unlink()
+    before = last(folder)
+    with pytest.raises(ConfigError, match="holds 'checkpoints', and a run begins in an empty folder"):
+        started(folder, tiny, **LONG)
+    assert last(folder) == before
+    made = team(folder, tiny, **LONG)
+    with pytest.raises(ConfigError, match="a run begins in an empty folder"):
+        Training.open(made, Path(tiny), resume=False)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / ".lock").touch()  # a process was killed here before it had written anything
+    Training.open(made, tmp_path / "begun", resume=False).close()
+
+
+def _reshaped(about, arrays):
+    name = next(key for key in sorted(arrays) if "/weights/" in key and key.endswith(".A"))
+    arrays[name] = arrays[name][:1]  # could be broadcast
+
+
+def _recast(about, arrays):
+    name = next(key for key in sorted(arrays) if "/exp_avg/" in key)
+    arrays[name] = arrays[name].astype(np.float16)
+
+
+def _no_number(about, arrays):
+    name = next(key for key in sorted(arrays) if "/head." in key)
+    arrays[name] = arrays[name] * np.nan
+
+
+def _stated(**facts):
+    def change(about, arrays):
+        own = next(told for name, told in about["parts"] if name == "run")
+        own.update(facts)
+
+    return change
+
+
+DAMAGES = {
+    "shape": _reshaped,
+    "type": _recast,
+    "no number": _no_number,
+    "missing array": lambda about, arrays: arrays.pop(sorted(arrays)[0]),
+    "no parts": lambda about, arrays: about.update(parts=[]),
+    "rounds": _stated(rounds="x"),
+    "another round": _stated(rounds=77),
+    "updates": _stated(updates=None),
+    "cursor": _stated(cursor=-5),
+    "agents": _stated(agents=["ann"]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_parses_and_is_damaged_gives_way_to_the_one_before(
+    straight, tiny, tmp_path, damage, caplog
+):
+    """As one of an older version, whose header has no digest, could be."""
+    folder = tmp_path / "it"
+    cut_back(straight, folder, 5)
+    path = rounds(folder / "run" / "checkpoints")[-1][1]
+    arrays, about = checkpoint_module.load_tensors(path)
+    del about["digest"]
+    DAMAGES[damage](about, arrays)
+    checkpoint_module.save_tensors(path, arrays, about)
+    training = started(folder, tiny, resume=True, **LONG)
+    assert training.course.rounds == 4
+    assert "going on from the checkpoint before" in caplog.text
+    assert finish(training)
+    assert rows(folder) == rows(straight)
+    assert last(folder) == last(straight)
+
+
+def test_weights_that_are_no_numbers_are_never_kept(tiny, tmp_path):
+    """The run ends in the line that names agent and setting; what was kept before can be gone on from."""
+    folder = tmp_path / "it"
+    training = started(folder, tiny)
+    whole = training.course.engines["ann"].learners["ann"]
+
+    def infinite(row):
+        with torch.no_grad():
+            next(iter(whole.weights.values())).fill_(float("inf"))
+        return True
+
+    with pytest.raises(Diverged, match=r"agent ann: .*learner.optimiser.lr") as caught:
+        finish(training, infinite)
+    assert caught.value.row is None
+    assert finish(started(folder, tiny, resume=True))
+    kept = newest(folder / "run" / "checkpoints").parts
+    assert all(np.isfinite(array).all() for array in kept["agent.ann"][1].values())
+
+
+def test_a_router_without_numbers_ends_the_run_unsaved(tiny, tmp_path):
+    folder = tmp_path / "it"
+    training = started(folder, tiny)
+
+    def infinite(row):
+        with torch.no_grad():
+            next(iter(training.course.exchange.router.parameters.values())).fill_(float("inf"))
+        return True
+
+    with pytest.raises(Diverged, match=r"router.*routing.lr"):
+        finish(training, infinite)
+    assert newest(folder / "run" / "checkpoints").round == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (SystemExit(3), "SystemExit"),
+        (None, "a NoneType"),
+        ("slow", "no verdict in 0.2 seconds"),
+        (Score(verdict="pass", value="1"), "'1'"),
+    ],
+)
+def test_a_verifier_that_cannot_work_is_told_before_a_folder_is_made(tiny, tmp_path, monkeypatch, answer, words):
+    def verify(text, query):
+        if answer == "slow":
+            time.sleep(1)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("coterie.learning.rewards.verify", verify)
+    with pytest.raises(DataError, match=f"qa-0: cannot be graded: .*{words}"):
+        started(tmp_path / "it", tiny, rewards={"patience": 0.2})
+    assert not (tmp_path / "it" / "run").exists()
+
+
+def test_every_kind_of_item_is_tried_before_the_first_round(tiny, tmp_path, monkeypatch):
+    odd = tiny_team.ITEMS[3].model_copy(update={"meta": {"metric": "zzz"}})
+    monkeypatch.setattr(tiny_team, "ITEMS", [*tiny_team.ITEMS[:3], odd])
+    with pytest.raises(DataError, match=f"query {odd.id}: cannot be graded: .*zzz"):
+        started(tmp_path / "it", tiny)
+
+
+def test_an_adapter_without_numbers_is_refused(tiny, tmp_path, base):
+    source = engine(base, "ann")
+    next(iter(source.learners["ann"].weights.values())).data.fill_(float("nan"))
+    source.write("ann", tmp_path / "start")
+    source.close()
+    made = team(tmp_path / "it", tiny)
+    made.pool = Pool({**made.pool.agents, "ann": replace(made.pool["ann"], adapter=str(tmp_path / "start"))})
+    with pytest.raises(UserError, match="holds numbers that are none"):
+        Training.open(made, tmp_path / "it" / "run", resume=False)
 
 
 def test_the_tables_of_the_tests_are_recipes(tiny, tmp_path):

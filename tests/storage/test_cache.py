@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.pool import revise
 from coterie.storage import calls
 from coterie.storage.cache import Cache, call_key, default_path
 from coterie.types import Agent, Completion, Message, Price, Sampling, Tokens
@@ -81,7 +82,8 @@ def other(value):
 
 def mutations():
     sampling = AGENT.sampling
-    for f in dataclasses.fields(Sampling):
+    yield "sampling.schema", replace(AGENT, sampling=replace(sampling, schema='{"type": "null"}'))
+    for f in (f for f in dataclasses.fields(Sampling) if f.name != "schema"):
         yield (
             f"sampling.{f.name}",
             replace(AGENT, sampling=replace(sampling, **{f.name: other(getattr(sampling, f.name))})),
@@ -131,6 +133,14 @@ def test_a_field_that_sampling_gets_later_is_in_the_key():
     )
     first, second = (call_key(replace(AGENT, sampling=later(min_p=p)), ASKED, 7) for p in (0.0, 0.1))
     assert first.digest != second.digest
+
+
+def test_keys_of_calls_without_a_schema_are_those_of_before_there_were_any():
+    """The digests were written down before `schema` was a setting."""
+    agent = Agent(name="a", model="m:x", revision="r")
+    asked = (Message(role="user", content="hi"),)
+    assert str(call_key(agent, asked, 3)) == "258413b5da17a3a76ef6aebfc12d33c646a2962b73e9116cb996c61c7e6a6042"
+    assert revise(agent).revision == "675cf81faa4c913a"
 
 
 def test_what_no_backend_reads_does_not_miss():

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import field
 
 import pytest
 from mixtures import QUERY, attempts, boxed, calls, knowing, query, reviews, team_of, user
@@ -12,7 +13,7 @@ from coterie.rollout import Limits
 from coterie.storage.cache import Cache
 from coterie.strategies.memory import shipped
 from coterie.strategies.prompts import UNVERIFIED
-from coterie.types import Completion, Message, Query, Sampling, draw
+from coterie.types import Completion, Message, Query, Routing, Sampling, draw, spec
 
 THREE = {
     "a": lambda agent, messages, seed: boxed(f"a{seed % 1000}"),
@@ -413,7 +414,7 @@ async def test_a_run_killed_in_layer_six_pays_for_no_layer_twice(tmp_path):
         ({"panel": {"threshold": 0.5}}, "choose: router"),
         ({"panel": {"quorum": 4}}, "more than the 3 seats"),
         ({"panel": {"deadline": 100.0}}, "11 steps of 100 s"),
-        ({"shadow": True}, "set agreement"),
+        ({"shadow": True}, "set one of them"),
         ({"routes": [{"top": 1}, {"top": 1}, {"bottom": 1}]}, "the same"),
     ],
 )
@@ -451,3 +452,45 @@ async def test_an_oracle_reviewer_makes_good_answers_last():
     trace = await team_of(THREE | right | {"reviewer:r": knowing("7")}, rem(layers=4)).solve(QUERY)
     top = {(t.layer, t.agent): t.reads[0] for t in trace.turns if t.part == "proposer" and t.layer > 1}
     assert {top[layer, "b"] for layer in (2, 3, 4)} == {0}
+
+
+@spec
+class Reading:
+    """A router that weighs by all that it is shown, and keeps what that was."""
+
+    seen: list = field(default_factory=list)
+
+    def route(self, state):
+        self.seen.append([(turn.agent, turn.part, turn.completion.text) for turn in state.turns])
+        names = state.pool.names()
+        draws = {name: draw(name, *map(str, self.seen[-1])) % 97 + 1 for name in names}
+        return Routing(weights={name: n / sum(draws.values()) for name, n in draws.items()})
+
+
+@pytest.mark.parametrize("use", ["rem_moa", "moa", "rmoa"])
+@pytest.mark.parametrize("merges", [boxed("7"), " "])
+async def test_a_router_that_reads_turns_seats_a_sweep_as_each_depth_alone(use, merges):
+    """It sees no aggregation of a depth before, nor one that gave way; every depth ends as it would alone."""
+    panel = {"choose": "router", "width": 2}
+    replies = THREE | {"reviewer:r": reviews(3, 4), "aggregator:m": merges}
+
+    async def solved(depth, swept):
+        team = team_of(replies, {"use": use, "layers": depth, "panel": panel, "every_layer": swept})
+        team.router = Reading()
+        return await team.solve(QUERY), team.router.seen
+
+    sweep, seen = await solved(4, True)
+    for depth in (1, 2, 3, 4):
+        alone, known = await solved(depth, False)
+        assert seen[:depth] == known
+        end = next(e for e in sweep.exits if e.layer == depth)
+        assert sweep.turns[end.turn].completion == alone.turns[alone.final].completion
+
+
+async def test_a_router_sees_the_fusions_that_a_layer_reads():
+    """AttentionMoA's go on to the next layer: they are no side answers."""
+    settings = {"use": "attention_moa", "layers": 3, "panel": {"choose": "router", "width": 2}}
+    team = team_of({name: THREE[name] for name in "abc"} | {"aggregator:m": boxed("7")}, settings)
+    team.router = Reading()
+    await team.solve(QUERY)
+    assert [sum(part == "aggregator" for _, part, _ in seen) for seen in team.router.seen] == [0, 1, 3]

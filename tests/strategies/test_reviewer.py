@@ -7,7 +7,7 @@ from mixtures import QUERY, attempts, boxed, calls, reviews, team_of
 
 from coterie.errors import BackendError
 from coterie.strategies import prompts
-from coterie.strategies.quoting import Quote
+from coterie.strategies.quoting import Quote, tokens
 from coterie.strategies.reviewer import BEST, NEUTRAL, read
 from coterie.types import Completion
 
@@ -226,3 +226,68 @@ async def test_a_broken_reviewer_text_is_no_answer():
     reviewing = [turn for turn in trace.turns if turn.part == "reviewer"]
     assert len(reviewing) == 2
     assert all(turn.answer is None and not turn.answers for turn in reviewing)
+
+
+# --- the schema that a call brings -------------------------------------------------------------------
+
+
+def held_to(call):
+    """The items that a call's schema asks for, by trace number: the longest rationale."""
+    listed = json.loads(call.agent.sampling.schema)["properties"]["reviews"]
+    assert listed["minItems"] == listed["maxItems"] == len(listed["prefixItems"])
+    items = [item["properties"] for item in listed["prefixItems"]]
+    return {item["trace"]["enum"][0]: item["rationale"]["maxLength"] for item in items}
+
+
+async def test_a_review_is_asked_for_with_its_schema_and_what_is_missing_with_its_own():
+    """R8: backends that hold the model to it need no repair; the ladder is there for all others, and counted."""
+    replies = {"a": boxed("7"), "b": boxed("8"), "c": boxed("9")}
+    judge = iter([reviews(5), reviews(5, 6, 7)])
+    team = team_of(replies | {"reviewer:r": lambda *_: next(judge)}, {"use": "rem_moa", "layers": 1})
+    trace = await team.solve(QUERY)
+    first, again = calls(team, "r")
+    assert (list(held_to(first)), list(held_to(again))) == ([1, 2, 3], [2, 3])
+    assert again.agent.sampling.temperature == 0
+    assert [review.mended for review in trace.reviews] == ["form", "again", "again"]
+    assert [turn.revision for turn in trace.turns if turn.part == "reviewer"] == [
+        f"{trace.revisions['r']}+schema", f"{trace.revisions['r']}+t0+schema"
+    ]  # fmt: skip
+    others = [call for name in "abc" for call in calls(team, name)]
+    assert not any(call.agent.sampling.schema for call in others)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reply"),
+    [
+        ({"use": "rem_moa", "layers": 1}, reviews(5, 6)),
+        ({"use": "smoa", "layers": 1}, '{"keep": [1], "settled": false}'),
+        ({"use": "rank_and_fuse"}, '{"better": 1}'),
+    ],
+)
+async def test_schemas_can_be_switched_off(settings, reply):
+    """The prompt is the same either way: its words are for backends that constrain nothing."""
+    asked = []
+    for schemas in (True, False):
+        team = team_of({"a": boxed("7"), "b": boxed("8"), "reviewer:r": reply}, settings | {"schemas": schemas})
+        await team.solve(QUERY)
+        asked.append(calls(team, "r"))
+    assert all(json.loads(call.agent.sampling.schema)["additionalProperties"] is False for call in asked[0])
+    assert not any(call.agent.sampling.schema for call in asked[1])
+    assert [call.messages for call in asked[0]] == [call.messages for call in asked[1]]
+    assert [call.seed for call in asked[0]] == [call.seed for call in asked[1]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("limit", [48, 160, 512, 8192])
+def test_the_longest_review_that_fits_the_schema_fits_max_tokens(count, limit):
+    """A character takes a token at most (ASCII), the rest of the reply about what `tokens` says."""
+    schema = json.loads(prompts.review_schema(range(1, count + 1), limit))
+    longest = schema["properties"]["reviews"]["items"]["properties"]["rationale"]["maxLength"]
+    rest = tokens(reviews(*[BEST] * count, rationale="")) - count
+    assert prompts.LEAST_RATIONALE <= longest <= prompts.MOST_RATIONALE
+    assert rest + count * longest <= limit or longest == prompts.LEAST_RATIONALE
+
+
+def test_moderators_pick_no_more_than_there_are():
+    schema = json.loads(prompts.moderation_schema(2, 5))["properties"]["keep"]
+    assert (schema["maxItems"], schema["items"]["maximum"]) == (2, 2)

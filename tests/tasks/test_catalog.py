@@ -141,8 +141,8 @@ def test_the_reader_extracts_and_compares():
     "raised",
     [BackendError("down"), OSError("no fork"), RuntimeError("no thread"), MemoryError(), KeyError("answer")],
 )
-def test_trouble_of_ours_is_an_error_and_never_a_wrong_answer(monkeypatch, raised):
-    """G18 and docs/faults.md, verdicts: infrastructure errors are counted apart from failures."""
+def test_trouble_of_ours_is_an_error_and_never_a_wrong_answer(monkeypatch, caplog, raised):
+    """G18 and docs/faults.md, verdicts: infrastructure errors count apart from failures, a line each at most."""
 
     def fails(answer, text, reference):
         raise raised
@@ -151,6 +151,7 @@ def test_trouble_of_ours_is_an_error_and_never_a_wrong_answer(monkeypatch, raise
     score = verify(r"\boxed{2}", query_of("?", "math", gold="2"))
     assert (score.verdict, score.value, score.answer) == ("error", None, "2")
     assert str(raised) in score.reason or type(raised).__name__ in score.reason
+    assert len(caplog.text.splitlines()) <= 1
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"chat"}))

@@ -54,6 +54,10 @@ def test_several_rules_take_turns():
     ("name", "why"),
     [
         ("operands:red+red", "twice"),
+        ("operands:+/train", "unknown domain"),
+        ("operands:sum/train?high=3&high=4", "says 'high' twice"),
+        ("reasoning_gym:chain_sum?min_terms=2&min_terms=3", "says 'min_terms' twice"),
+        ("mine.jsonl?answer=a&answer=b", "says 'answer' twice"),
         ("operands:red+bleu", "did you mean 'operands:blue'|did you mean 'blue'"),
         ("operands:largest", "did you mean"),
         ("operands:larger/tset", "did you mean"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends import builtin, chat
+from coterie.backends.constrained import Grammars
 from coterie.backends.turns import Turns
 from coterie.errors import MissingExtra, UserError
 from coterie.types import Messages
@@ -35,7 +36,8 @@ class Base:
     """A loaded model in eval mode, no parameter of which requires a gradient; fp32 on a CPU, bf16 on a GPU.
 
     `lock` is held for every forward, adapter load and adapter drop. `digest` is the identity of the content.
-    `eos_ids` are all ids that end a turn: of the generation config, the tokenizer and the chat template.
+    `eos_ids` are all ids that end a turn: of the generation config, the tokenizer and the chat template; `grammars`
+    hold completions to a schema.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Base:
         self.context = _context(self.model, self.tokenizer)
         self.eos_ids = chat.end_ids(self.model, self.tokenizer)
         self._tokenizing = threading.Lock()
+        self.grammars = Grammars(self.tokenizer, self.eos_ids, self._tokenizing)
 
     @property
     def layers(self) -> Any:
@@ -131,6 +134,8 @@ def _source(key: str) -> tuple[str, dict[str, Any]]:
     path = Path(key)
     if path.is_file() and path.suffix == ".gguf":
         return str(path.parent), {"gguf_file": path.name, "local_files_only": True}
+    if path.is_file() and path.suffix != ".gguf":
+        raise UserError(f"cannot load the model {key!r}: is a file; a model is a folder or a .gguf file")
     if path.is_dir():
         return key, {"local_files_only": True}
     if key.startswith((".", "/", "~")) or path.suffix == ".gguf":

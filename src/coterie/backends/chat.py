@@ -38,7 +38,7 @@ def prompt_ids(tokenizer: Any, messages: Messages) -> list[int]:
 
 def render(tokenizer: Any, messages: Messages) -> str:
     """The templated text, open at the end for the assistant to go on."""
-    body, prefill = _split(messages)
+    body, prefill = split(messages)
     try:
         text = _apply(tokenizer, body)
         system = "".join(m.content.strip() for m in body if m.role == "system")
@@ -61,7 +61,7 @@ def merged(messages: Messages) -> Messages:
 
 def plain(messages: Messages) -> str:
     """For models without a template: one question as it stands, several turns with their speakers."""
-    body, prefill = _split(messages)
+    body, prefill = split(messages)
     if sum(m.role != "system" for m in body) <= 1:
         text = "\n\n".join(m.content for m in body)
         return f"{text}\n{prefill}" if prefill else text
@@ -104,7 +104,8 @@ def _template_ends(tokenizer: Any) -> list[int]:
     return [i for i in ids[:1] if i in special]
 
 
-def _split(messages: Messages) -> tuple[Messages, str]:
+def split(messages: Messages) -> tuple[Messages, str]:
+    """The messages, and what the assistant has begun to say."""
     if messages and messages[-1].role == "assistant":
         return messages[:-1], messages[-1].content
     return messages, ""

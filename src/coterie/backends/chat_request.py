@@ -3,6 +3,7 @@
 Makes no calls and reads no replies (`chat_answer` does).
 """
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -59,9 +60,11 @@ def _options(endpoint: Endpoint, request: Request) -> dict[str, Any]:
         found |= {"continue_final_message": True, "add_generation_prompt": False}
     if endpoint.logprobs:
         found["logprobs"] = True
-    if endpoint.json_schema is not None:
-        schema = {"name": "answer", "strict": True, "schema": dict(endpoint.json_schema)}
-        found["response_format"] = {"type": "json_schema", "json_schema": schema}
+    own = request.agent.sampling.schema if endpoint.schemas else ""
+    schema = json.loads(own) if own else endpoint.json_schema
+    if schema is not None:
+        asked = {"name": "answer", "strict": True, "schema": dict(schema)}
+        found["response_format"] = {"type": "json_schema", "json_schema": asked}
     return found
 
 

@@ -43,9 +43,10 @@ class Endpoint:
     asked for apart. A sample then depends on those beside it, not only on its seed. `prefill` is how an assistant
     message at the end is sent: as it is (`message`), to be gone on with (`continue`; vLLM, SGLang), or not at all,
     asked for in words instead (`drop`). `top_k` and `seed` say that it takes these fields; `omit` names others that
-    it refuses. `logprobs` asks for log-probabilities, `json_schema` for answers that fit a schema; `extra` is put
-    into each request as it is. `adapters: vllm` loads agents' LoRA folders at run time, from a path that the server
-    can read too.
+    it refuses. `logprobs` asks for log-probabilities, `json_schema` for answers that fit a schema, whoever asks;
+    `schemas` says that it takes the schema that a call brings (a reviewer's), which is then sent with it; one that
+    the server refuses is left to the prompt's words. `extra` is put into each request as it is. `adapters: vllm`
+    loads agents' LoRA folders at run time, from a path that the server can read too.
     """
 
     base_url: str
@@ -66,6 +67,7 @@ class Endpoint:
     omit: tuple[Literal["temperature", "top_p", "stop", "stream_options"], ...] = ()
     logprobs: bool = False
     json_schema: Mapping[str, Any] | None = None
+    schemas: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     adapters: Literal["none", "vllm"] = "none"
 
@@ -128,7 +130,8 @@ class Endpoint:
             self.json_schema,
             sorted(self.extra.items()),
         )
-        return repr((*facts, *body))
+        later = ("schemas",) if self.schemas else ()  # a setting that is off leaves older keys as they were
+        return repr((*facts, *body, *later))
 
     def check(self, agent: Agent) -> None:
         """Raise ConfigError for an agent that this server cannot serve as it is set up."""

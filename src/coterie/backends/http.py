@@ -5,9 +5,10 @@ wire format in `chat_request` and `chat_answer`, what is tried again in `retries
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import field, replace
 from typing import ClassVar
 
 from coterie.backends import vllm
@@ -19,10 +20,11 @@ from coterie.backends.refusals import discreet
 from coterie.backends.retries import Budget, Clock
 from coterie.backends.samples import Sampled, Together, settled
 from coterie.config import nearest
-from coterie.errors import AccessDenied, BackendError, ConfigError, TimedOut, UnknownModel, Unreachable
+from coterie.errors import AccessDenied, BackendError, BadRequest, ConfigError, TimedOut, UnknownModel, Unreachable
 from coterie.types import Agent, Completion, Messages, spec
 
 SCHEME = "http:"
+log = logging.getLogger(__name__)
 
 
 @spec
@@ -222,11 +224,32 @@ class Http:
         return port.together
 
     async def _send(self, port: Port, request: Request, budget: Budget, sink: Sink | None = None) -> Sampled:
+        """The samples of a request. A schema that the server refuses is from then on left to the prompt's words."""
+        schema = request.agent.sampling.schema if port.endpoint.schemas else ""
+        if not schema:
+            return await self._sent(port, request, budget, sink)
+        if schema not in port.refused:
+            try:
+                return await self._sent(port, request, budget, sink)
+            except (BadRequest, UnknownModel) as error:  # "not supported by this model" reads like an unknown one
+                refusal = error
+        rows = await self._sent(port, _without_schema(request), budget, sink)
+        if schema not in port.refused:
+            port.refused.add(schema)
+            log.warning("%s refuses a JSON schema and is asked without it: %s", port.endpoint.base_url, refusal)
+        return rows
+
+    async def _sent(self, port: Port, request: Request, budget: Budget, sink: Sink | None) -> Sampled:
         endpoint = port.endpoint
         body = chat_body(endpoint, request, stream=endpoint.stream or sink is not None)
         answer, seconds = await self._line.ask(port, body, request.seeds[0], budget, sink)
         with legible():
             return completions(answer, request, endpoint, seconds)
+
+
+def _without_schema(request: Request) -> Request:
+    agent = request.agent
+    return replace(request, agent=replace(agent, sampling=replace(agent.sampling, schema="")))
 
 
 def _adapter_key(agent: Agent) -> str:

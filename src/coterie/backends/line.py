@@ -63,7 +63,8 @@ class Sent:
 class Port:
     """One endpoint as it is used in this loop. Holds secrets.
 
-    `chat` is the address of its chat completions, `limit` the bytes of its longest answer.
+    `chat` is the address of its chat completions, `limit` the bytes of its longest answer, `refused` the schemas
+    that it does not take.
     """
 
     endpoint: Endpoint
@@ -76,6 +77,7 @@ class Port:
     policy: Retries
     timeout: aiohttp.ClientTimeout
     loaded: dict[str, Loading] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
     together: Together | None = None
 
     @staticmethod

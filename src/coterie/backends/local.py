@@ -49,10 +49,14 @@ class Local:
     async def generate(self, agent: Agent, messages: Messages, *, seed: int) -> Completion:
         """One completion. Cancelling the caller takes the request out of its batch.
 
-        Raises: BackendError when this request failed; ContextOverflow when its limits leave no room.
+        Raises: BackendError when this request failed; ContextOverflow when its limits leave no room; BadRequest
+        for a schema that completions cannot be held to.
         """
         if not self._started or not self._worker.knows(agent):
             await self.prepare(agent)
+        if agent.sampling.schema:
+            # Here and not in the worker's thread, where all that is being written would wait for it.
+            await asyncio.to_thread(self._worker.compile, agent.sampling.schema)
         return await asyncio.wrap_future(self._worker.ask(agent, messages, seed))
 
     async def release(self, agent: Agent) -> None:

@@ -12,9 +12,10 @@ import torch
 from transformers.cache_utils import Cache
 
 from coterie.backends.base_model import Base
+from coterie.backends.constrained import Held
 from coterie.backends.decode import FIXED, GROW, Decoder, Slots, batches
 from coterie.backends.sampling import Settings, choose, entropies, generator, log_probs
-from coterie.errors import MalformedAnswer
+from coterie.errors import BackendError, MalformedAnswer
 from coterie.types import Completion, Sampling, Tokens
 
 IDLE_BYTES = 256 << 20
@@ -22,12 +23,13 @@ IDLE_BYTES = 256 << 20
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """One request in the batch: what was asked and what has been said so far."""
+    """One request in the batch: what was asked and what has been said so far; `held` to a schema, if to any."""
 
     ids: list[int]
     adapter: str | None
     sampling: Sampling
     seed: int
+    held: Held | None = None
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
@@ -230,7 +232,9 @@ class Running:
         each = range(len(rows)) if self.deterministic else ()
         parts: list[Any] = [torch.tensor([i], device=logits.device) for i in each] or [slice(None)]
         lots = [[one] for one in chance] if self.deterministic else [chance]
-        picks = [choose(logits[i], self._settings.take(i), of) for i, of in zip(parts, lots, strict=True)]
+        # Told is what the model thinks, as where a sample is cut by top-p: a mask changes the draw alone.
+        drawn = _masked(rows, logits)
+        picks = [choose(drawn[i], self._settings.take(i), of) for i, of in zip(parts, lots, strict=True)]
         if not self.tokens:
             return torch.cat(picks).tolist(), [0.0] * len(rows), [0.0] * len(rows)
         kept = [log_probs(logits[i], ids) for i, ids in zip(parts, picks, strict=True)]
@@ -252,7 +256,7 @@ class Running:
         row.out.append(pick)
         row.logprobs.append(logprob)
         row.entropies.append(entropy)
-        if pick in self.base.eos_ids or self._stopped(row):
+        if pick in self.base.eos_ids or self._stopped(row) or _complete(row, pick):
             row.finish = "stop"
         elif len(row.out) >= row.sampling.max_tokens:
             row.finish = "length"
@@ -269,6 +273,31 @@ class Running:
     def _text(self, row: Row) -> str:
         ended = bool(row.out) and row.out[-1] in self.base.eos_ids
         return self.base.text_of(row.out[:-1] if ended else row.out)
+
+
+def _masked(rows: Sequence[Row | None], logits: torch.Tensor) -> torch.Tensor:
+    """Logits to draw from, (n, V): -inf where a row's schema forbids a token. Other rows are as they were.
+
+    A row whose grammar cannot go on gets its error; what it draws is thrown away.
+    """
+    held = [(place, row, row.held) for place, row in enumerate(rows) if row is not None and row.held is not None]
+    drawn = logits.clone() if held else logits
+    for place, row, grammar in held:
+        try:
+            allowed = torch.from_numpy(grammar.allowed(logits.shape[1])).to(logits.device)
+            drawn[place].masked_fill_(~allowed, -torch.inf)
+        except BackendError as error:
+            row.error = row.error or error
+    return drawn
+
+
+def _complete(row: Row, pick: int) -> bool:
+    """Whether the token, which is written, completes what the row's schema asks for."""
+    try:
+        return row.held is not None and row.held.take(pick)
+    except BackendError as error:
+        row.error = error
+        return False
 
 
 GREEDY = Sampling(temperature=0.0)

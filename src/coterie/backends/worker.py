@@ -12,7 +12,9 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coterie.backends import chat
 from coterie.backends.base_model import Base, base_model
+from coterie.backends.constrained import Held
 from coterie.backends.decode import Decoder
 from coterie.backends.running import FAULTS, Row, Running
 from coterie.errors import BackendError, ContextOverflow, CoterieError, UserError
@@ -129,6 +131,12 @@ class Worker:
             self._changed.notify()
         return request.future
 
+    def compile(self, schema: str) -> None:
+        """Blocking: have the schema's grammar ready. Raises: BadRequest for one that is wrong or not supported."""
+        base = self._base
+        if base is not None:
+            base.grammars.begin(schema)
+
     def close(self) -> None:
         """Blocking: end the thread; whatever waits fails."""
         with self._changed:
@@ -217,10 +225,16 @@ class Worker:
         if request.row is None and not request.future.cancelled():
             try:
                 ids = self._base.prompt_ids(request.messages, _limit(request.agent, self._base.context))
-                request.row = Row(ids, request.adapter, request.agent.sampling, request.seed)
+                held = self._held(request)
+                request.row = Row(ids, request.adapter, request.agent.sampling, request.seed, held)
             except (*FAULTS, CoterieError) as error:
                 request.fail(error)
         return None if request.future.done() else request.row
+
+    def _held(self, request: Request) -> Held | None:
+        assert self._base is not None
+        schema = request.agent.sampling.schema
+        return self._base.grammars.begin(schema, chat.split(request.messages)[1]) if schema else None
 
     def _answer(self, running: Running) -> None:
         now = time.perf_counter()
@@ -236,7 +250,8 @@ class Worker:
 
 
 def _name(agent: Agent) -> Name:
-    return agent.adapter, agent.revision
+    """What is prepared for an agent; it serves the agent at another temperature, or held to a schema, too."""
+    return agent.adapter, agent.revision.partition("+")[0]
 
 
 def _folder(agent: Agent) -> Path:

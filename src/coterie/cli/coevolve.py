@@ -6,9 +6,9 @@ Opens, watches, stops and ends a run; what a round is, is `learning`'s business.
 import os
 import shlex
 import signal
+import stat
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ def _check(asked: Asked) -> None:
     """Raises what can be said before a model is loaded or a folder made."""
     if asked.resume and asked.out is None:
         raise ConfigError("--resume goes on with a run: name its folder by --out")
-    if asked.out is not None and asked.out.exists() and not asked.out.is_dir():
+    if asked.out is not None and os.path.exists(asked.out) and not os.path.isdir(asked.out):
         raise ConfigError(f"{asked.out}: is no folder: a run is kept in one")
     sinks.check(asked.logs)
 
@@ -104,9 +104,12 @@ def advance(training: "Training", logs: Sequence[str]) -> bool:
 
 
 class Stop:
-    """While it is open, the first SIGINT or SIGTERM asks for an end after the round, the next one ends at once."""
+    """While it is open, the first SIGINT, SIGTERM or SIGHUP asks for an end after the round, the next ends at once.
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    Where SIGHUP is ignored (`nohup`), it stays so.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.asked = False
@@ -114,7 +117,9 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            self.before = {one: signal.signal(one, self._hear) for one in self.SIGNALS}
+            ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            heard = [one for one in self.SIGNALS if one != signal.SIGHUP or not ignored]
+            self.before = {one: signal.signal(one, self._hear) for one in heard}
         return self
 
     def __exit__(
@@ -127,8 +132,19 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        with suppress(OSError):
+        try:
             os.write(2, STOPPING)  # not through a stream: what the signal interrupts may be writing to it
+        except OSError:
+            _leave_terminal()
+
+
+def _leave_terminal() -> None:
+    """Say nothing more where the terminal is gone: a line that cannot be written would end the run unsaved."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for one in (1, 2):
+        if stat.S_ISCHR(os.fstat(one).st_mode):
+            os.dup2(nowhere, one)
+    os.close(nowhere)
 
 
 def _again(asked: Asked, folder: Path) -> str:

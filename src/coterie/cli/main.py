@@ -11,10 +11,24 @@ from io import TextIOWrapper
 import click
 
 from coterie import __version__
-from coterie.cli import agents, bench, calibrate, checks, compare, data, demo, layers, runs, simulate, team, train
+from coterie.cli import (
+    agents,
+    bench,
+    calibrate,
+    checks,
+    compare,
+    data,
+    demo,
+    distill,
+    layers,
+    runs,
+    simulate,
+    team,
+    train,
+)
 from coterie.errors import CoterieError, UserError
 
-PARTS = (team, train, simulate, runs, demo, calibrate, compare, layers, bench, agents, data, checks)
+PARTS = (team, train, distill, simulate, runs, demo, calibrate, compare, layers, bench, agents, data, checks)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -47,7 +61,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return exit_.exit_code
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            return _fail("interrupted; what was finished is kept: the same --out goes on from there", 130)
+            kept = "what was finished is kept: the same --out goes on from there (train, distill: with --resume)"
+            return _fail(f"interrupted; {kept}", 130)
         return _fail("not done", 1)
     except BrokenPipeError:
         os.dup2(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from coterie.errors import ConfigError
 from coterie.storage.cache import Cache, default_path
 from coterie.team import BUILTIN_RECIPE, Backends, Team
 
@@ -64,6 +65,15 @@ def bundle(record: type[T]) -> Callable[[Callable[[T], Any]], Command]:
     return wrap
 
 
+class Place(click.Path):
+    """A path that is written to. An empty one is refused: it would be the folder that one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("is empty: name a folder or a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def open_cache(no_cache: bool) -> Cache | None:
     """The user's call cache, or none."""
     return None if no_cache else Cache(default_path())
@@ -86,9 +96,13 @@ def new_folder(task: str) -> Path:
     wanted = Path("runs") / f"{_slug(task)}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in count(1):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        with suppress(FileExistsError):
+        try:
             folder.mkdir(parents=True)
             break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot be made ({error.strerror}): name a folder by --out") from None
     return folder
 
 

@@ -57,7 +57,7 @@ class EvalOptions:
     type=click.IntRange(1, 1024),
     help="Solve each query so often: avg@k and pass@k.",
 )
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder; an unfinished one is gone on with.")
+@click.option("--out", "-o", type=options.Place(path_type=Path), help="Run folder; an unfinished one goes on.")
 @click.option("--baseline", help="Recipe that the others are tested against (default: the first).")
 @click.option("--alone", is_flag=True, help="Measure each agent of the first recipe by itself, too.")
 @click.option(

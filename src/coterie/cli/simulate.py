@@ -55,7 +55,7 @@ class SimulateOptions:
 @click.option(
     "--out",
     "-o",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.Place(file_okay=False, path_type=Path),
     help="Folder for the results and an HTML page; finished runs in it are taken as they are.",
 )
 @options.as_json

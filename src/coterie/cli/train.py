@@ -55,7 +55,7 @@ class TrainOptions:
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=options.Place(path_type=Path),
     help="With a learner: the run folder. Else: file of the weights (default: the recipe's `weights`, else"
     " router.safetensors).",
 )

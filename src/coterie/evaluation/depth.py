@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.evaluation.stats import accuracy_interval
 from coterie.features.hashed import Hashed
+from coterie.strategies.layers import aside
 from coterie.tasks.catalog import reader_of
 from coterie.types import Encoder, Exit, Message, Trace, Turn, record
 
@@ -57,7 +58,8 @@ class Depth:
 
 @record
 class Early:
-    """What ending at the first agreement would have saved and lost, over `traces` that went on.
+    """What ending at the first agreement, or at a learned depth, would have saved and lost, over `traces` that went
+    on.
 
     `stopped` traces would have ended. Saved are calls, tokens and seconds a trace, over all traces. `lost`: the
     final answer was right and the early one was not; `gained`: the other way round.
@@ -200,14 +202,14 @@ def _depth(traces: Sequence[Trace], number: int) -> Depth:
 
 
 def _until(trace: Trace, end: Exit) -> list[Turn]:
-    """The turns that an answer took; of the aggregations only those that it or another of its turns was made
-    from.
-    """
-    needed = {end.turn}
-    for turn in reversed(trace.turns):
-        if turn.index in needed or (turn.layer <= end.layer and turn.part != "aggregator"):
-            needed |= {turn.index, *turn.reads}
-    return [turn for turn in trace.turns if turn.index in needed]
+    """The turns that an answer took: those of its layers, without what a sweep adds to layers before its own."""
+    return [turn for turn in _unswept(trace, end.layer) if turn.layer <= end.layer]
+
+
+def _unswept(trace: Trace, answered: int | None) -> list[Turn]:
+    """The turns without the aggregations that nothing was made from, but for those of the layer that `answered`."""
+    added = aside(trace.turns)
+    return [turn for turn in trace.turns if turn.layer == answered or turn.index not in added]
 
 
 def trend(accuracies: Sequence[float]) -> Trend | None:
@@ -226,8 +228,8 @@ def trend(accuracies: Sequence[float]) -> Trend | None:
 
 
 def early(traces: Sequence[Trace]) -> Early | None:
-    """What the first agreement of each trace would have saved and lost; None where none agreed and went on."""
-    went_on = [(trace, found) for trace in traces if (found := _agreement(trace)) is not None]
+    """What the first end of each trace would have saved and lost; None where none ended and went on."""
+    went_on = [(trace, found) for trace in traces if (found := _first_end(trace)) is not None]
     if not went_on:
         return None
     rest = [_after(trace, found) for trace, found in went_on]
@@ -245,18 +247,22 @@ def early(traces: Sequence[Trace]) -> Early | None:
 
 
 def _after(trace: Trace, end: Exit) -> list[Turn]:
-    """The turns after an end that a run without a sweep would have made as well."""
-    swept = {e.turn for e in trace.exits if e.why == "depth" and e.turn != trace.final}
-    found = [turn for turn in trace.turns if turn.index > _last(trace, end)]
-    return [turn for turn in found if turn.part != "aggregator" or turn.index not in swept]
+    """The turns after an end that a run without a sweep would have made as well. A learned end is aggregated
+    itself, so that the last aggregation is not saved.
+    """
+    answered = trace.turns[trace.final].layer if end.why == "agreement" and trace.final is not None else None
+    return [turn for turn in _unswept(trace, answered) if turn.index > _last(trace, end)]
 
 
-def _agreement(trace: Trace) -> Exit | None:
-    found = next((e for e in trace.exits if e.why == "agreement"), None)
-    return found if found is not None and trace.turns[-1].index > _last(trace, found) else None
+def _first_end(trace: Trace) -> Exit | None:
+    """Where the layers would have ended, if others followed."""
+    found = next((e for e in trace.exits if e.why in ("agreement", "learned")), None)
+    return found if found is not None and any(_after(trace, found)) else None
 
 
 def _last(trace: Trace, end: Exit) -> int:
+    if end.why == "learned":
+        return end.turn
     return max(turn.index for turn in trace.turns if turn.part == "proposer" and turn.layer == end.layer)
 
 

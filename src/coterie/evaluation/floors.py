@@ -11,6 +11,7 @@ from coterie.config import build
 from coterie.pool import pool_of, revise
 from coterie.strategies.single import Single
 from coterie.tasks.catalog import reader_of
+from coterie.tasks.golds import gold_texts
 from coterie.team import Backends, Team
 from coterie.types import Agent, Completion, Messages, Price, Query
 
@@ -41,9 +42,7 @@ def last_number(query: Query) -> str | None:
 
 def gold_of(query: Query) -> str | None:
     """The one gold answer of a query that has one as text."""
-    reference = query.reference or {}
-    gold = reference.get("answer") or next(iter(reference.get("answers") or ()), None)
-    return None if gold is None else str(gold)
+    return next(iter(gold_texts(query)), None)
 
 
 def floor(name: str, queries: Sequence[Query], answer: Callable[[Query], str | None]) -> Team:

@@ -90,9 +90,9 @@ def depth_rows(found: Measured) -> list[list[str]]:
 
 
 def early_words(found: Early) -> str:
-    """What stopping at the first agreement would have meant, in a sentence."""
+    """What ending early would have meant, in a sentence."""
     return (
-        f"Ending at the first agreement: {found.stopped} of {found.traces} queries would have ended early; saved a"
+        f"Ending early: {found.stopped} of {found.traces} queries would have; saved a"
         f" query {count(found.calls)} calls, {count(found.tokens)} tokens, {found.seconds:.2f} s;"
         f" {found.lost} right answers lost, {found.gained} gained."
     )

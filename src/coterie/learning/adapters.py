@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from coterie.errors import ConfigError, MissingExtra, UserError
 from coterie.storage.runs import write_atomically
-from coterie.types import Positive, Size, draw, spec
+from coterie.types import draw, spec
 
 try:
     import torch
@@ -42,9 +43,13 @@ class Lora:
     noise (docs/methods.md C30).
     """
 
-    rank: Size = 16
-    alpha: Positive = 32.0
-    targets: tuple[str, ...] = PROJECTIONS
+    rank: Annotated[int, Field(ge=1, le=4096)] = 16
+    alpha: Annotated[float, Field(gt=0, le=1e4)] = 32.0
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = PROJECTIONS
+
+    def __post_init__(self) -> None:
+        if len(set(self.targets)) < len(self.targets):
+            raise ConfigError("targets: one is named twice")
 
     @property
     def scale(self) -> float:
@@ -124,8 +129,8 @@ def _shape(lora: Lora) -> dict[str, Any]:
 def read(folder: Path, base: Base, lora: Lora) -> Weights:
     """The trainable tensors of a PEFT folder of this very shape.
 
-    Raises: UserError where a file is missing or damaged, or it is no plain LoRA with the layers, rank and alpha of
-    `lora` on this base.
+    Raises: UserError where a file is missing or damaged, has numbers that are none, or it is no plain LoRA with the
+    layers, rank and alpha of `lora` on this base.
     """
     _check(folder, lora)
     try:
@@ -138,6 +143,8 @@ def read(folder: Path, base: Base, lora: Lora) -> Weights:
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     if shapes != {name: tuple(tensor.shape) for name, tensor in named.items()}:
         raise UserError(f"adapter {folder}: its layers or rank are not those of the recipe's lora settings")
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in named.values()):
+        raise UserError(f"adapter {folder}: holds numbers that are none (NaN or infinite)")
     with torch.no_grad():
         for name, tensor in weights.items():
             tensor.copy_(named[name])

@@ -14,11 +14,11 @@ import numpy as np
 from pydantic import Field
 
 from coterie.errors import ConfigError
+from coterie.learning.checkpoint import State, sound
 from coterie.learning.load import Window, load_entropy
 from coterie.types import Amount, Share, Size, draw, record, spec
 
 ROUNDING = 1e-9  # .6 + .1 is to reach .7, as in the vote
-State = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 @spec
@@ -271,7 +271,8 @@ class Allocator:
         tickets = {ticket.id: ticket for ticket in tickets_of_json(about["tickets"])}
         self.routed, self.round = about["routed"], about["round"]
         self.desks = {name: _desk_of_json(found, tickets) for name, found in about["desks"].items()}
-        for desk, entropy in zip(self.desks.values(), arrays["entropy"], strict=True):
+        memory = sound(arrays, "entropy", (len(self.desks),), np.float64)
+        for desk, entropy in zip(self.desks.values(), memory, strict=True):
             desk.entropy = float(entropy)
         self._evictions = [(name, tickets[key]) for name, key in about["evictions"]]
         self._window.load(about["window"])

@@ -4,16 +4,18 @@ Its header holds the parts' plain facts, its tensors their arrays. The newest is
 Knows no part of what it keeps.
 """
 
+import hashlib
+import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError
 from coterie.storage.tensors import load_tensors, save_tensors
 from coterie.types import record
 
@@ -41,7 +43,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     facts = [[name, about] for name, (about, _) in parts]
     arrays = {f"{n}/{key}": array for n, (_, (_, found)) in enumerate(parts) for key, array in found.items()}
     path = folder / f"round-{checkpoint.round:08d}.safetensors"
-    save_tensors(path, arrays, {"format": FORMAT, "round": checkpoint.round, "parts": facts})
+    about = {"format": FORMAT, "round": checkpoint.round, "parts": facts, "digest": _digest(facts, arrays)}
+    save_tensors(path, arrays, about)
     for _, old in [one for one in rounds(folder) if one[0] <= checkpoint.round][:-keep]:
         old.unlink(missing_ok=True)
     for draft in folder.glob(".round-*"):
@@ -49,23 +52,29 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     return path
 
 
-def newest(folder: Path) -> Checkpoint | None:
-    """The checkpoint with the highest round, or the one before where that is damaged, or None where there is none.
+def newest(folder: Path, take: Callable[[Checkpoint], None] = lambda one: None) -> Checkpoint | None:
+    """The checkpoint with the highest round that is whole and that `take` takes up; None where there are none.
 
-    Raises: ConfigError where all are damaged, or for a file of another version or another round than its name's.
+    `take` raises Damaged for one that it cannot: then comes the one before.
+    Raises: Damaged where none can be taken up; ConfigError for a folder that lies where a checkpoint belongs.
     """
-    for number, path in (found := rounds(folder)[::-1]):
+    troubles: list[Damaged] = []
+    for number, path in rounds(folder)[::-1]:
+        if troubles:
+            log.warning("%s: going on from the checkpoint before", troubles[-1])
         try:
-            return _read(path, number)
+            take(found := _read(path, number))
+            return found
         except Damaged as damage:
-            if number == found[-1][0]:
-                raise
-            log.warning("%s: going on from the checkpoint before", damage)
+            troubles.append(damage)
+    if troubles:
+        more = f", nor is one of the {len(troubles) - 1} before it" if len(troubles) > 1 else ""
+        raise Damaged(f"{troubles[0]}{more}: put a whole one back, or begin again in another folder")
     return None
 
 
 class Damaged(ConfigError):
-    """A checkpoint's file that cannot be read whole."""
+    """A checkpoint's file that is not whole, or not one that this run could have written."""
 
 
 def _read(path: Path, number: int) -> Checkpoint:
@@ -74,8 +83,11 @@ def _read(path: Path, number: int) -> Checkpoint:
     except ConfigError as error:
         raise Damaged(str(error)) from None
     if about.get("format") != FORMAT or about.get("round") != number:
-        raise ConfigError(f"{path}: is no checkpoint of this version, or not of the round in its name")
+        raise Damaged(f"{path}: is no checkpoint of this version, or not of the round in its name")
     try:
+        # Files of older versions have no digest.
+        if about.get("digest") not in (None, _digest(about["parts"], arrays)):
+            raise ValueError("its content was changed")
         parts = {
             str(name): (dict(facts), _below(arrays, f"{n}/")) for n, (name, facts) in enumerate(about["parts"])
         }
@@ -85,9 +97,39 @@ def _read(path: Path, number: int) -> Checkpoint:
 
 
 def rounds(folder: Path) -> list[tuple[int, Path]]:
-    """Rounds that there are checkpoints of, oldest first, with their files."""
+    """Rounds that there are checkpoints of, oldest first, with their files.
+
+    Raises: ConfigError for what is no file but in the place of one: no checkpoint could be written there.
+    """
     files = folder.glob("round-*.safetensors") if folder.is_dir() else ()
-    return sorted((int(n[1]), file) for file in files if (n := PATTERN.fullmatch(file.name)) and file.is_file())
+    found = sorted((int(n[1]), file) for file in files if (n := PATTERN.fullmatch(file.name)))
+    if (other := next((file for _, file in found if not file.is_file()), None)) is not None:
+        raise ConfigError(f"{other}: is no file, but in the place of a checkpoint: move it away")
+    return found
+
+
+def sound(
+    arrays: Mapping[str, np.ndarray], name: str, shape: Sequence[int], kind: Any = np.float32, none: bool = False
+) -> np.ndarray:
+    """The array of that name. Raises: DataError where it is missing or is not what was saved under it.
+
+    That has this shape and type, and numbers that are finite; NaN may be among them where it stands for `none`.
+    """
+    array = arrays.get(name)
+    if array is None or array.shape != tuple(shape) or array.dtype != kind:
+        raise DataError(f"array {name!r} is missing, or of another shape or type")
+    if not (np.isfinite(array) | (none & np.isnan(array))).all():
+        raise DataError(f"array {name!r} has numbers that are none")
+    return array
+
+
+def _digest(facts: Any, arrays: Mapping[str, np.ndarray]) -> str:
+    """Of all that a checkpoint says: whatever was changed since is noticed."""
+    total = hashlib.sha256(json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode())
+    for name, given in sorted(arrays.items()):
+        array = np.ascontiguousarray(given)  # as a file keeps it, which has no array of 0 dimensions
+        total.update(f"\0{name}\0{array.dtype.str}{array.shape}".encode() + array.tobytes())
+    return total.hexdigest()
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -3,17 +3,19 @@
 What a round is, a learner says (`coevolve`, `debate`, `tree`). Files and the terminal are `training`'s business.
 """
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from coterie.backends.sampling import GREEDY_BELOW
-from coterie.errors import ConfigError, CoterieError
+from coterie.errors import ConfigError, DataError, Diverged, NoVerdicts
 from coterie.learning.adapters import Lora
 from coterie.learning.checkpoint import Checkpoint
 from coterie.learning.cursor import Cursor
@@ -24,7 +26,7 @@ from coterie.learning.practice import Clock, Drill, Practised, Rollouts, figures
 from coterie.learning.rewards import Rewards
 from coterie.learning.sampler import truncation_warning
 from coterie.team import Team
-from coterie.types import Agent, Encoder, Messages, Pool, Query, Size, record, spec
+from coterie.types import Agent, Count, Encoder, Messages, Pool, Query, Size, record, spec
 
 Row = dict[str, Any]
 
@@ -78,12 +80,20 @@ class Lessons(ABC):
         """The training of `pool`, the team's agents that learn, from its start."""
 
 
-class Diverged(CoterieError):
-    """Training was stopped because its numbers mean nothing any more. `row` are the figures of the last round."""
+@record
+class Progress:
+    """How far a run is: its counters, and the agents that still learn. `cursor`: queries taken."""
 
-    def __init__(self, message: str, row: Mapping[str, Any]) -> None:
-        super().__init__(message)
-        self.row = row
+    rounds: Count
+    updates: Count
+    errors: Count
+    spent: Mapping[str, Count]
+    in_a_row: Mapping[str, Count]
+    agents: tuple[str, ...]
+    cursor: Count
+
+
+PROGRESS = TypeAdapter(Progress)
 
 
 @record
@@ -111,7 +121,7 @@ class Course(ABC):
         self.names = sorted(pool)
         self.cursor = Cursor(tuple(self.queries), seed, settings.batch)
         self.rounds = self.updates = self.errors = 0
-        self._trouble: list[str] = []
+        self._trouble: list[Diverged] = []
         self.spent = {"tokens": 0, "completions": 0, "prompt_tokens": 0}
         self.in_a_row = dict.fromkeys(self.names, 0)
 
@@ -134,15 +144,17 @@ class Course(ABC):
     def round(self) -> Row:
         """One round; its figures as plain JSON, `seconds` by phase among them.
 
-        Raises: Diverged where an agent's updates are no numbers `patience` times in a row, or verifiers fail on
-        more than the allowed share of a batch. The round is whole even so: its state can be kept.
+        Raises: Diverged, with the round's row, where an agent's updates are no numbers `patience` times in a row;
+        NoVerdicts where verifiers fail on more than the allowed share of a batch. The round is whole even so: its
+        state can be kept. Diverged without a row where weights or answers are no numbers: that round is lost.
         """
         clock = Clock()
         self.rounds += 1
         self._trouble = []
         row = self._row(self._round(clock), clock)
         if self._trouble:
-            raise Diverged(self._trouble[0], row)
+            self._trouble[0].row = row
+            raise self._trouble[0]
         return row
 
     @abstractmethod
@@ -184,13 +196,15 @@ class Course(ABC):
             self.in_a_row[name] = self.in_a_row[name] + 1 if step.outcome == "skipped" else 0
         if self.in_a_row[name] >= self.settings.patience:
             self._trouble.append(
-                f"agent {name}: loss or gradient was no number {self.in_a_row[name]} times in a row; lower"
-                " learner.optimiser.lr"
+                Diverged(
+                    f"agent {name}: loss or gradient was no number {self.in_a_row[name]} times in a row; lower"
+                    " learner.optimiser.lr"
+                )
             )
         if done.errors > self.settings.practice.errors * done.completions:
             why = f": {done.reasons[0]}" if done.reasons else ""
             self._trouble.append(
-                f"agent {name}: {done.errors} of {done.completions} completions had no verdict{why}"
+                NoVerdicts(f"agent {name}: {done.errors} of {done.completions} completions had no verdict{why}")
             )
 
     def without(self, name: str) -> None:
@@ -240,27 +254,37 @@ class Course(ABC):
 
     def state(self) -> Checkpoint:
         """All parts as they are between two rounds."""
-        own = {
-            "rounds": self.rounds,
-            "updates": self.updates,
-            "errors": self.errors,
-            "spent": self.spent,
-            "in_a_row": self.in_a_row,
-            "agents": self.names,
-            "cursor": self.cursor.position,
-        }
+        own = asdict(
+            Progress(
+                rounds=self.rounds,
+                updates=self.updates,
+                errors=self.errors,
+                spent=self.spent,
+                in_a_row=self.in_a_row,
+                agents=tuple(self.names),
+                cursor=self.cursor.position,
+            )
+        )
         agents = {f"agent.{name}": self.engines[name].state(name) for name in self.names}
         return Checkpoint(round=self.rounds, parts={"run": (own, {}), **agents})
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of a run with these settings and this pool."""
-        own, _ = checkpoint.parts["run"]
-        for name in set(self.names) - set(own["agents"]):
+        """Go on from a checkpoint of a run with these settings and this pool.
+
+        Raises: ValueError or KeyError for another one; this course is then of no use any more.
+        """
+        own = PROGRESS.validate_json(json.dumps(checkpoint.parts["run"][0]), strict=True)
+        if own.rounds != checkpoint.round:
+            raise DataError(f"says that it is of round {own.rounds}")
+        kept = sorted(part.removeprefix("agent.") for part in checkpoint.parts if part.startswith("agent."))
+        if sorted(own.agents) != kept or not set(kept) <= set(self.names):
+            raise DataError("is of other agents")
+        for name in set(self.names) - set(kept):
             self.without(name)
-        self.rounds, self.updates, self.errors = own["rounds"], own["updates"], own["errors"]
-        self.spent = {key: own["spent"][key] for key in self.spent}
-        self.in_a_row = {name: own["in_a_row"][name] for name in self.names}
-        self.cursor.position = own["cursor"]
+        self.rounds, self.updates, self.errors = own.rounds, own.updates, own.errors
+        self.spent = {key: own.spent[key] for key in self.spent}
+        self.in_a_row = {name: own.in_a_row[name] for name in self.names}
+        self.cursor.position = own.cursor
         for name in self.names:
             self.engines[name].load(name, *checkpoint.parts[f"agent.{name}"])
 
@@ -268,8 +292,13 @@ class Course(ABC):
 def prepared(agent: Agent) -> Agent:
     """The agent as it can learn, without the adapter that it starts from.
 
-    Raises: ConfigError where its sampling is greedy: a group of equal answers says nothing.
+    Raises: ConfigError where its sampling is greedy: a group of equal answers says nothing; or held to a schema, of
+    which learning knows nothing.
     """
+    if agent.sampling.schema:
+        raise ConfigError(
+            f"agent {agent.name}: sampling.schema: an agent learns from what it writes freely; leave it out"
+        )
     if agent.sampling.temperature < GREEDY_BELOW or agent.sampling.top_k == 1:
         raise ConfigError(
             f"agent {agent.name}: sampling.temperature {agent.sampling.temperature:g} and top_k"

@@ -19,10 +19,11 @@ from coterie.learning.losses import Loss
 from coterie.learning.peers import Company, Together, quote_of, whole
 from coterie.learning.practice import Clock, Drill, Rollouts, within
 from coterie.learning.routing import RoutingLearner, RoutingUpdate
+from coterie.records import Rate, Units
 from coterie.strategies import prompts
 from coterie.strategies.revision import Debate
 from coterie.team import Team
-from coterie.types import Count, Pool, Positive, Query, Share, Size, spec
+from coterie.types import Count, Pool, Query, Share, spec
 
 
 @spec
@@ -32,8 +33,8 @@ class Critic:
     `standardise`: over so many first training queries features are brought to mean 0 and deviation 1.
     """
 
-    lr: Positive = 1e-3
-    hidden: Size = 512
+    lr: Rate = 1e-3
+    hidden: Units = 512
     standardise: Count = 256
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from coterie.errors import BackendError, ConfigError, MissingExtra
+from coterie.errors import BackendError, ConfigError, Diverged, MalformedAnswer, MissingExtra
 from coterie.types import Messages, record
 
 try:
@@ -170,13 +170,15 @@ class Engine:
     def sample(self, name: str, asks: Sequence[Ask]) -> list[Sample]:
         """Completions by the agent as it is now; the asks' `adapter` is filled in.
 
-        Raises: BackendError where the model gave no numbers for one of them.
+        Raises: Diverged where the model gives no numbers for one of them; BackendError where it fails otherwise.
         """
         key = self._live(name)
         asked = [Ask(prompt=a.prompt, adapter=key, sampling=a.sampling, seed=a.seed) for a in asks]
         try:
             return sample(self.base, asked, self.max_batch)
         except BackendError as error:
+            if isinstance(error.__cause__, MalformedAnswer):
+                raise Diverged(f"agent {name}: {error}; {self._cure(name)}") from error
             raise BackendError(f"agent {name}: {error}") from error
 
     def log_probs(self, name: str, groups: Sequence[Group], temperature: float) -> list[tuple[np.ndarray, ...]]:
@@ -220,8 +222,13 @@ class Engine:
             self._lay(name)
 
     def optim_step(self, name: str) -> Step:
-        """One update of this agent by what it has gathered, whatever other agents have."""
+        """One update of this agent by what it has gathered, whatever other agents have.
+
+        Raises: Diverged where its weights are no numbers any more.
+        """
         step = self.learners[name].step()
+        if not self.learners[name].finite:
+            raise Diverged(f"agent {name}: its weights are no numbers any more; {self._cure(name)}")
         self._lay(name)
         return step
 
@@ -271,6 +278,12 @@ class Engine:
         key = self._initial(name) if self._initial(name) in self.base.adapters else None
         with torch.no_grad(), self._over(key):
             return told(self.base, groups, temperature)
+
+    def _cure(self, name: str) -> str:
+        """What to do where an agent's numbers are none."""
+        if not self.learners[name].updates:
+            return "it has not learned yet: its model or first adapter is damaged, or lora.alpha too large"
+        return "begin again with a lower learner.optimiser.lr, optimiser.weight_decay or lora.alpha"
 
     def _live(self, name: str) -> str:
         return f"learning/{self._key}/now/{name}"

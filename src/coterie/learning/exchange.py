@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from coterie.learning.allocation import Allocation, Allocator, State, Ticket
+from coterie.learning.allocation import Allocation, Allocator, Ticket
+from coterie.learning.checkpoint import State
 from coterie.learning.ledger import Ledger
 from coterie.learning.routing import RoutingLearner, RoutingUpdate
 

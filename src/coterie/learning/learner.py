@@ -6,12 +6,14 @@ Nothing of it is shared with another agent. It runs no model: gradients reach it
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from coterie.errors import MissingExtra
-from coterie.types import Amount, Count, Positive, Share, Size, record, spec
+from coterie.records import Decay, Rate
+from coterie.types import Count, Share, Size, record, spec
 
 try:
     import torch
@@ -19,6 +21,7 @@ except ImportError as error:
     raise MissingExtra("torch", "local") from error
 
 from coterie.learning.adapters import Weights
+from coterie.learning.checkpoint import sound
 from coterie.learning.losses import Measured
 
 Arrays = dict[str, np.ndarray]
@@ -31,13 +34,13 @@ class Optimiser:
     The clock is the agent's own updates (docs/methods.md C21).
     """
 
-    lr: Positive = 3e-5
-    floor: Amount = 2e-5
+    lr: Rate = 3e-5
+    floor: Decay = 2e-5
     warmup: Count = 600
     horizon: Size = 6000
     betas: tuple[Share, Share] = (0.9, 0.95)
-    weight_decay: Amount = 1e-3
-    clip: Positive = 1.0
+    weight_decay: Decay = 1e-3
+    clip: Annotated[float, Field(gt=0, le=1e9)] = 1.0
 
     def rate(self, updates: int) -> float:
         """The learning rate of the update that follows `updates` earlier ones."""
@@ -107,6 +110,14 @@ class Learner:
             grad /= self.weight
         return float(torch.nn.utils.clip_grad_norm_(list(self.weights.values()), self.settings.clip))
 
+    @property
+    def finite(self) -> bool:
+        """Whether weights and moments are numbers, all of them."""
+        kept = [state["exp_avg_sq"] for state in self.optimiser.state.values()]
+        return bool(
+            torch.stack([tensor.detach().sum() for tensor in (*self.weights.values(), *kept)]).isfinite().all()
+        )
+
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Counters, and adapter and moments by name. Only whole updates are kept: a gathered gradient is not."""
         arrays: Arrays = {}
@@ -121,14 +132,17 @@ class Learner:
         return {"updates": self.updates, "skipped": self.skipped, "steps": steps}, arrays
 
     def load(self, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """What `state` gave, also that of an agent that has never stepped."""
+        """What `state` gave, also that of an agent that has never stepped.
+
+        Raises: DataError for an array that is not one of this adapter's.
+        """
         self.updates, self.skipped = int(facts["updates"]), int(facts["skipped"])
         self.optimiser.state.clear()
         with torch.no_grad():
             for name, tensor in self.weights.items():
-                tensor.copy_(torch.from_numpy(arrays[f"weights/{name}"]))
+                tensor.copy_(torch.from_numpy(sound(arrays, f"weights/{name}", tensor.shape)))
                 if name in facts["steps"]:
-                    moments = {k: arrays[f"{k}/{name}"] for k in ("exp_avg", "exp_avg_sq")}
+                    moments = {k: sound(arrays, f"{k}/{name}", tensor.shape) for k in ("exp_avg", "exp_avg_sq")}
                     kept = {k: torch.from_numpy(v.copy()).to(tensor.device) for k, v in moments.items()}
-                    self.optimiser.state[tensor] = {"step": torch.tensor(facts["steps"][name]), **kept}
+                    self.optimiser.state[tensor] = {"step": torch.tensor(float(facts["steps"][name])), **kept}
         self.start()

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.learning.allocation import State, Ticket, tickets_of_json, tickets_to_json
+from coterie.learning.allocation import Ticket, tickets_of_json, tickets_to_json
+from coterie.learning.checkpoint import State, sound
 from coterie.types import record
 
 COUNTED = ("resolved", "solo", "partial", "alone", "empty", "expired", "late")
@@ -144,7 +145,8 @@ class Ledger:
 
     def load(self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from a `state` of a ledger with these settings."""
-        rewards = iter(arrays["rewards"].tolist())
+        size = sum(map(len, about["reported"]))
+        rewards = iter(sound(arrays, "rewards", (size,), np.float64, none=True).tolist())
         self.entries, self.counts = {}, Counter(about["counts"])
         rows = zip(tickets_of_json(about["tickets"]), about["reported"], about["fresh"], strict=True)
         for ticket, reported, fresh in rows:

@@ -20,6 +20,8 @@ from coterie.rollout import read_by, with_instruction
 from coterie.tasks.catalog import reader_of
 from coterie.types import Agent, Count, Query, Size, draw, record, spec
 
+MOST = 4096  # completions of one prompt
+
 
 @spec
 class Drill:
@@ -29,7 +31,7 @@ class Drill:
     of verdicts missing in a batch ends the run.
     """
 
-    group: Size = 8
+    group: Annotated[int, Field(ge=1, le=MOST)] = 8
     updates: Size = 1
     errors: Annotated[float, Field(ge=0, le=1)] = 0.5
 
@@ -43,7 +45,7 @@ class Practice(Drill):
     C4) and samples up to `refill` further queries of the agent's buffer in their place.
     """
 
-    group: Annotated[int, Field(ge=2)] = 8
+    group: Annotated[int, Field(ge=2, le=MOST)] = 8
     filter_groups: bool = False
     refill: Count = 0
 

@@ -3,17 +3,20 @@
 A verifier that fails gives no reward at all (NaN): an error is never a wrong answer. Trains nothing.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.pool import ThreadPool
+from numbers import Real
 from queue import Empty, SimpleQueue
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
+from coterie.config import shown
 from coterie.tasks.catalog import verify
 from coterie.tasks.reward import length_penalty
-from coterie.types import Amount, Positive, Query, Score, Share, record, spec
+from coterie.types import Query, Score, Share, record, spec
 
 WORKERS = 4
 
@@ -31,9 +34,9 @@ class Rewards:
 
     strict: bool = False
     gamma: Share = 0.8
-    eta: Amount = 1.0
-    parsable: Amount = 0.0
-    patience: Positive = 300.0
+    eta: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    parsable: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    patience: Annotated[float, Field(gt=0, le=1e6)] = 300.0
 
 
 @record
@@ -72,12 +75,16 @@ class Said:
 def grade(items: Sequence[Said], rewards: Rewards) -> list[Graded]:
     """Verify the completions of each query. Verifiers run side by side; no result depends on their order."""
     flat = [(text, item.query) for item in items for text in item.texts]
-    scores = iter(_verdicts(flat, rewards.patience))
+    scores = iter(verdicts(flat, rewards.patience))
     return [_graded([next(scores) for _ in item.texts], item.lengths, item.limit, rewards) for item in items]
 
 
-def _verdicts(pairs: Sequence[tuple[str, Query]], patience: float) -> list[Score]:
-    """Verdicts in the order of `pairs`; a verifier that hangs keeps its thread, which no exit waits for."""
+def verdicts(pairs: Sequence[tuple[str, Query]], patience: float) -> list[Score]:
+    """Verdicts on texts, in the order of `pairs`, whatever the verifiers do.
+
+    `patience` seconds without a word from any of them end it. One that hangs keeps its thread, which no exit waits
+    for.
+    """
     heard: SimpleQueue[tuple[int, object]] = SimpleQueue()
     found: dict[int, object] = {}
     pool = ThreadPool(WORKERS)
@@ -113,8 +120,13 @@ def _sound(said: object) -> Score:
         return Score(verdict="error", value=None, reason=f"the verifier raised {type(said).__name__}: {said}")
     if not isinstance(said, Score):
         return Score(verdict="error", value=None, reason=f"the verifier gave a {type(said).__name__}, no verdict")
-    if said.value is not None and not (math.isfinite(said.value) and 0.0 <= said.value <= 1.0):
-        return Score(verdict="error", value=None, reason=f"the verifier's value {said.value} is not in [0, 1]")
+    judged = isinstance(said.value, Real) and 0.0 <= said.value <= 1.0  # NaN is not
+    # A fail may be worth 1: all words of the gold in another order have an F1 of 1.
+    whole = {"pass": judged, "fail": judged, "error": said.value is None}
+    texts = isinstance(said.answer, str | None) and isinstance(said.reason, str)
+    if not (texts and isinstance(said.verdict, str) and whole.get(said.verdict)):
+        told = f"{shown(said.verdict)}, value {shown(said.value)}, answer {shown(said.answer)}"
+        return Score(verdict="error", value=None, reason=f"the verifier's verdict is none: {told}")
     return said
 
 

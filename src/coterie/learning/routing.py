@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from coterie.errors import ConfigError, MissingExtra
+from coterie.errors import ConfigError, Diverged, MissingExtra
 
 try:
     import torch
@@ -19,8 +19,9 @@ except ImportError as error:
     raise MissingExtra("torch", "local") from error
 
 from coterie.features.checks import AnyEncoder, identity_of
-from coterie.learning.allocation import State
+from coterie.learning.checkpoint import State, sound
 from coterie.learning.scorers import Classifier, PushPull, Regression, Scorer
+from coterie.records import Decay, Rate, Units
 from coterie.routers.artefact import Artefact, fitted, key_of
 from coterie.routers.familiarity import Familiarity
 from coterie.routers.heads import Shape
@@ -28,7 +29,7 @@ from coterie.routers.headset import PARTS, HeadSet
 from coterie.routers.learned_scores import NAME as LEARNED_SCORES
 from coterie.routers.learned_scores import LearnedScores
 from coterie.routers.push_pull import smallest_margin
-from coterie.types import Amount, Count, Pool, Positive, Share, Size, spec
+from coterie.types import Count, Pool, Share, spec
 
 log = logging.getLogger(__name__)
 CHUNK = 64  # queries whose inner layers are held at a time
@@ -47,14 +48,14 @@ class RoutingUpdate:
     """
 
     metric: Literal["familiarity", "regression", "classifier"] = "familiarity"
-    lr: Positive = 1e-4
-    clip: Positive = 1.0
-    weight_decay: Amount = 0.0
+    lr: Rate = 1e-4
+    clip: Annotated[float, Field(gt=0, le=1e9)] = 1.0
+    weight_decay: Decay = 0.0
     betas: tuple[Share, Share] = (0.9, 0.95)
-    hidden: Size = 512
-    width: Size = 256
-    scale: Positive = 2.0
-    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 1.0
+    hidden: Units = 512
+    width: Units = 256
+    scale: Annotated[float, Field(gt=0, le=1e6)] = 2.0
+    margin: Annotated[float, Field(ge=0, le=1e6)] | None = 1.0
     standardise: Count = 256
     seed: int = 0
 
@@ -99,11 +100,14 @@ class RoutingLearner:
     # --- asking and learning -------------------------------------------------------------------------
 
     def familiarity(self, features: np.ndarray) -> np.ndarray:
-        """Scores of all agents on queries' features (B, D): (B, N), float64 in [0, 1]."""
+        """Scores of all agents on queries' features (B, D): (B, N), float64 in [0, 1].
+
+        Raises: Diverged where they are no numbers.
+        """
         with torch.no_grad():
             x = self._x(features)
             parts = [self.scorer.scores(self.parameters, x[i : i + CHUNK]) for i in range(0, max(1, len(x)), CHUNK)]
-            return torch.cat(parts).double().numpy()
+            return self._finite(torch.cat(parts).double()).numpy()
 
     def step(self, features: np.ndarray, rewards: np.ndarray, solo: np.ndarray) -> dict[str, float]:
         """One optimiser step on resolved queries: features (Q, D), rewards (Q, N) with NaN, `solo` (Q,).
@@ -114,7 +118,7 @@ class RoutingLearner:
 
         Returns `pairs` learnt from, `left_out` rows, `loss`, `norm` of the gradient before clipping, `stepped`
         (0 or 1); for familiarity also pairs `pulled`, `pushed`, and `dormant` beyond the margin (C11).
-        Raises: ValueError for a solo row with several rewards.
+        Raises: ValueError for a solo row with several rewards, Diverged where parameters are no numbers any more.
         """
         count = (~np.isnan(rewards)).sum(axis=1)
         if (solo & (count > 1)).any():
@@ -138,7 +142,13 @@ class RoutingLearner:
             return {"norm": norm, "stepped": 0.0}
         self.optimiser.step()
         self.updates += 1
+        self._finite(torch.stack([tensor.detach().sum() for tensor in self.parameters.values()]))
         return {"norm": norm, "stepped": 1.0}
+
+    def _finite(self, values: torch.Tensor) -> torch.Tensor:
+        if not bool(values.isfinite().all()):
+            raise Diverged("the router's numbers are none any more; lower routing.lr (critic.lr) and begin again")
+        return values
 
     def _x(self, features: np.ndarray) -> torch.Tensor:
         return self.base.prepared(np.asarray(features, dtype=np.float32))
@@ -259,25 +269,42 @@ class RoutingLearner:
         return {"agents": list(self.agents), "updates": self.updates, "skipped": self.skipped}, arrays
 
     def load(self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state` of a learner with these settings; its agents come with it."""
-        found: dict[str, dict[str, torch.Tensor]] = {}
-        for name, array in arrays.items():
-            kind, _, part = name.partition(".")
-            found.setdefault(kind, {})[part] = torch.from_numpy(np.array(array))
-        shared = found["shared"]
+        """Go on from a `state` of a learner with these settings; its agents come with it.
+
+        Raises: DataError for an array that is not one of such a learner's.
+        """
+
+        def taken(name: str, shape: Sequence[int]) -> torch.Tensor:
+            return torch.from_numpy(sound(arrays, name, shape).copy())
+
+        agents = tuple(about["agents"])
+        like = {
+            part: _sized(tensor, self.scorer.axis(part), len(agents)) for part, tensor in self.parameters.items()
+        }
+        fixed = {**self.base.pair, "centre": self.base.centre, "spread": self.base.spread}
+        shared = {part: taken(f"shared.{part}", tensor.shape) for part, tensor in fixed.items()}
         self.base = replace(
             self.base,
             pair={part: shared[part] for part in self.base.pair},
             centre=shared["centre"],
             spread=shared["spread"],
         )
-        self.agents = tuple(about["agents"])
+        self.agents = agents
         self.updates, self.skipped = about["updates"], about["skipped"]
         moments = {
-            part: {"step": step.reshape(()), **{key: found[key][part] for key in MOMENTS}}
-            for part, step in found.get("step", {}).items()
+            part: {
+                "step": taken(f"step.{part}", (1,)).reshape(()),
+                **{key: taken(f"{key}.{part}", shape) for key in MOMENTS},
+            }
+            for part, shape in like.items()
+            if f"step.{part}" in arrays
         }
-        self._place(found["head"], moments)
+        self._place({part: taken(f"head.{part}", shape) for part, shape in like.items()}, moments)
+
+
+def _sized(tensor: torch.Tensor, axis: int | None, agents: int) -> list[int]:
+    """The tensor's shape with so many agents."""
+    return [agents if i == axis else size for i, size in enumerate(tensor.shape)]
 
 
 def _pick(tensor: torch.Tensor, axis: int | None, rows: torch.Tensor) -> torch.Tensor:

@@ -71,7 +71,7 @@ def truncation_warning(agents: Iterable[Agent]) -> str | None:
 
 def _finished(base: Base, row: Row) -> Sample:
     if row.error is not None:
-        raise BackendError(f"a completion could not be sampled: {row.error}")
+        raise BackendError(f"a completion could not be sampled: {row.error}") from row.error
     ended = bool(row.out) and row.out[-1] in base.eos_ids
     text = base.text_of(row.out[:-1] if ended else row.out)
     mean = sum(row.entropies) / len(row.entropies) if row.entropies else 0.0

@@ -8,6 +8,7 @@ team/                   what came of it: agents as PEFT folders, the router's we
 
 import json
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,16 +22,17 @@ from pydantic import TypeAdapter
 
 from coterie import __version__
 from coterie.config import build
-from coterie.errors import ConfigError, CoterieError, DataError
-from coterie.learning.checkpoint import newest, save
-from coterie.learning.course import Course, Diverged, Lessons, prepared
+from coterie.errors import ConfigError, CoterieError, DataError, Diverged
+from coterie.learning.checkpoint import Checkpoint, Damaged, newest, save
+from coterie.learning.course import Course, Lessons, prepared
 from coterie.learning.engines import close, engines_of
 from coterie.learning.practice import prompt_limit
 from coterie.learning.remote import WorkerLost
+from coterie.learning.rewards import verdicts
 from coterie.pool import read_agent, write_agent
 from coterie.rollout import read_by
 from coterie.storage.runs import Run, append_line, read_lines, write_atomically
-from coterie.tasks.catalog import load_task, reader_of, verify
+from coterie.tasks.catalog import load_task, reader_of
 from coterie.team import Team
 from coterie.types import Pool, Query, draw
 
@@ -58,13 +60,10 @@ class Training:
     def open(team: Team, folder: Path, resume: bool) -> "Training":
         """A new run in an empty folder, or with `resume` the one that is there, from its newest checkpoint.
 
-        Raises: ConfigError for a recipe that cannot learn, a folder that holds a run already, or another one's.
+        Raises: ConfigError for a recipe that cannot learn, a folder that holds something already, or another run's.
         """
         settings = settings_of(team)
-        if not resume and (folder / "run.json").exists():
-            raise ConfigError(f"{folder}: holds a run already: go on with it by --resume, or choose another folder")
-        if resume and not (folder / "run.json").exists():
-            raise ConfigError(f"{folder}: holds no run to go on with")
+        _fitting(folder, resume)
         queries = queries_of(settings, team)
         run = Run.open(folder, _config(team, queries))
         with _nothing_left(folder, when=not resume), ExitStack() as undo:
@@ -77,9 +76,9 @@ class Training:
     def advance(self, watch: Watch) -> bool:
         """Rounds until the budget is used up or `watch` asks for a stop; True where it is used up.
 
-        Raises: Diverged, after that round is recorded and kept. What ends a round in the middle loses what was
-        learned since the last checkpoint; `open` goes on from there. So does this run where a worker is lost, in
-        a round or between two; WorkerLost where that would go on for ever.
+        Raises: Diverged, after that round is recorded and kept where it is whole. What ends a round in the middle
+        loses what was learned since the last checkpoint; `open` goes on from there. So does this run where a worker
+        is lost, in a round or between two; WorkerLost where that would go on for ever.
         """
         return self._in_spite_of_losses(lambda: self._advance(watch))
 
@@ -89,8 +88,9 @@ class Training:
             try:
                 row = self.course.round()
             except Diverged as stop:
-                append_line(self.run.path / METRICS, stop.row)
-                self.save()
+                if stop.row is not None:
+                    append_line(self.run.path / METRICS, stop.row)
+                    self.save()
                 raise
             append_line(self.run.path / METRICS, row)
             if row["round"] % self.course.settings.checkpoint_every == 0:
@@ -139,14 +139,32 @@ class Training:
 
     def _begin_again(self) -> None:
         """New workers, from the newest checkpoint; the rounds since then are made again."""
-        folder, before = self.run.path, self.course
+        self._open_again()
+        self._take_up(self.run.path)
+
+    def _open_again(self) -> None:
+        """The course as it was before its first round."""
+        before = self.course
         close(before.engines)
         self.course = opened(before.settings, self.team, tuple(before.queries.values()))
-        self._take_up(folder)
+
+    def _load(self, found: Checkpoint) -> None:
+        """Raises: Damaged, the course opened again, where the checkpoint is not one of this run's."""
+        try:
+            self.course.load(found)
+        except WorkerLost:
+            raise
+        except (CoterieError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            self._open_again()
+            place, why = self.run.path / CHECKPOINTS, " ".join(str(error).split())
+            raise Damaged(
+                f"{place}: the one of round {found.round} is damaged or of another version ({why})"
+            ) from None
 
     def _take_up(self, folder: Path) -> None:
         """Go on from the newest checkpoint; rounds recorded after it will be made again."""
-        found, rows = newest(folder / CHECKPOINTS), recorded(folder / METRICS)
+        rows = recorded(folder / METRICS)
+        found = newest(folder / CHECKPOINTS, self._load)
         if found is None and len(rows) > self.course.settings.checkpoint_every:
             raise DataError(
                 f"{folder}: {len(rows)} rounds are recorded, but there is no checkpoint to go on from: put"
@@ -158,15 +176,6 @@ class Training:
                 f"{folder / METRICS}: has {len(rows)} rounds where the newest checkpoint is of round {last}; remove"
                 f" the checkpoints after round {len(rows)} to go on from an earlier one"
             )
-        if found is not None:
-            try:
-                self.course.load(found)
-            except WorkerLost:
-                raise
-            except (CoterieError, KeyError, TypeError, ValueError, IndexError) as error:
-                raise DataError(
-                    f"{folder / CHECKPOINTS}: the one of round {last} is damaged or of another version ({error!r})"
-                ) from None
         write_atomically(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows[:last]))
 
 
@@ -177,6 +186,18 @@ def recorded(file: Path) -> list[dict[str, Any]]:
         if type(row.get("round")) is not int or row["round"] != number:
             raise DataError(f"{file}:{number}: is not round {number}: the record was changed")
     return rows
+
+
+def _fitting(folder: Path, resume: bool) -> None:
+    """Raises: ConfigError for a folder that a run cannot begin in, or not go on in."""
+    if resume and not os.path.exists(folder / "run.json"):
+        raise ConfigError(f"{folder}: holds no run to go on with")
+    if not resume and os.path.exists(folder / "run.json"):
+        raise ConfigError(f"{folder}: holds a run already: go on with it by --resume, or choose another folder")
+    # A process that was killed while it began leaves its lock and drafts.
+    held = sorted(one.name for one in folder.iterdir() if one.name[0] != ".") if os.path.isdir(folder) else []
+    if not resume and held:
+        raise ConfigError(f"{folder}: holds {held[0]!r}, and a run begins in an empty folder: choose another one")
 
 
 @contextmanager
@@ -204,28 +225,39 @@ def learner_of(recipe: object, where: str) -> Lessons:
         raise ConfigError(f"{where}: has no `learner` section: there is nothing that says how it learns")
     learner = build("learner", table, f"{where}: ")
     if not isinstance(learner, Lessons):
-        raise ConfigError(f"{where}: learner {type(learner).__name__} does not train adapters")
+        name = type(learner).__name__
+        raise ConfigError(f"{where}: learner {name} trains no team; `distill` is for `coterie distill`")
     return learner
 
 
 def queries_of(settings: Lessons, team: Team) -> tuple[Query, ...]:
     """The training queries of all tasks.
 
-    Raises: ConfigError where there is no task; DataError for a query without a reference, or a task whose first
-    query the verifier cannot work on.
+    Raises: ConfigError where there is no task; DataError for a query without a reference, or one that its verifier
+    cannot work on.
     """
     found: list[Query] = []
     for name, size in settings.tasks.items():
         queries = load_task(name, limit=size, seed=team.seed, contracts=team.contracts).queries
-        score = verify("", queries[0])
-        if queries[0].reference is not None and score.verdict == "error":
-            raise DataError(f"{name}: its queries cannot be graded: {score.reason}")
+        if (blind := next((query.id for query in queries if query.reference is None), None)) is not None:
+            raise DataError(f"{name}: query {blind}: has no reference, so that no answer to it can be rewarded")
+        _gradable(name, queries, settings.rewards.patience)
         found += queries
     if not found:
         raise ConfigError("learner.tasks: names no task: there is nothing to train on")
-    if (blind := next((query.id for query in found if query.reference is None), None)) is not None:
-        raise DataError(f"query {blind}: has no reference, so that no answer to it can be rewarded")
     return tuple(found)
+
+
+def _gradable(task: str, queries: Sequence[Query], patience: float) -> None:
+    """Grade no answer at all to the first query of each kind. Raises: DataError for one that gets no verdict."""
+    first: dict[tuple[str, ...], Query] = {}
+    for query in queries:
+        reference = query.reference or {}
+        first.setdefault((query.task, query.contract, str(reference.get("metric")), *sorted(reference)), query)
+    scores = verdicts([("", query) for query in first.values()], patience)
+    for query, score in zip(first.values(), scores, strict=True):
+        if score.verdict == "error":
+            raise DataError(f"{task}: query {query.id}: cannot be graded: {score.reason}")
 
 
 def opened(settings: Lessons, team: Team, queries: Sequence[Query]) -> Course:
@@ -282,10 +314,14 @@ def _config(team: Team, queries: Sequence[Query]) -> dict[str, Any]:
     """What identifies a run. Of its queries all that is asked, read and graded by: ids outlive changed data."""
     parts = {"id", "messages", "task", "contract", "reference"}
     digest = draw(0, *(ASKED.dump_json(query, include=parts).decode() for query in queries))
+    agents = {
+        name: asdict(agent) | {"folder": None, "sampling": agent.sampling.facts()}
+        for name, agent in team.pool.items()
+    }
     return {
         "coterie": __version__,
         "task": f"co-evolution of {team.name}",
         "recipe": json.loads(json.dumps(team.config, default=str)),
-        "agents": {name: asdict(agent) | {"folder": None} for name, agent in team.pool.items()},
+        "agents": agents,
         "queries": {"count": len(queries), "digest": f"{digest:x}"},
     }

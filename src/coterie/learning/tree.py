@@ -6,9 +6,10 @@ is compared with itself alone: with its other answers to the very same prompt.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
+from pydantic import Field
 
 from coterie.errors import ConfigError
 from coterie.learning.course import Course, Made
@@ -20,7 +21,7 @@ from coterie.learning.sampler import Sample
 from coterie.strategies import prompts
 from coterie.strategies.moa import MoA
 from coterie.team import Team
-from coterie.types import Amount, Pool, Query, spec
+from coterie.types import Pool, Query, spec
 
 
 @spec
@@ -32,7 +33,7 @@ class ATGRPO(Together):
     `team` times the verdict on the team's answer, plus the answer's own.
     """
 
-    team: Amount = 1.0
+    team: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     practice: Drill = field(default_factory=lambda: Drill(group=4))
     loss: Loss = field(default_factory=lambda: Loss(ratio="token", beta=0.0))
 

@@ -4,15 +4,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from pydantic import Field
 
 from coterie.errors import ConfigError
 from coterie.features.checks import AnyEncoder, identity_of
 from coterie.features.hidden import Hidden
 from coterie.features.once import once
 from coterie.outcomes import Outcomes
+from coterie.records import Units
 from coterie.routers.artefact import decision, features_of, fitted, key_of, read, rows_of, table_of
 from coterie.types import Amount, Messages, Pool, Positive, Query, Routing, Share, Size, State, spec
 
@@ -38,9 +40,9 @@ class Familiarity:
     """
 
     encoder: AnyEncoder = field(default_factory=Hidden)
-    hidden: Size = 512
-    width: Size = 256
-    scale: Positive = 2.0
+    hidden: Units = 512
+    width: Units = 256
+    scale: Annotated[float, Field(gt=0, le=1e6)] = 2.0
     margin: Amount = 1.0
     standardise: bool = True
     noise: Amount = 1.0

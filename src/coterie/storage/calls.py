@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from typing import Any
 
-from coterie.types import Agent, Completion, Messages, Tokens, record
+from coterie.types import Agent, Completion, Messages, Sampling, Tokens, record
 
 FORMAT = 1
 NEUTRAL = frozenset({"price", "domains", "folder"})
@@ -72,6 +72,8 @@ def checksum(key: bytes, body: bytes) -> int:
 
 def _data(value: Any) -> dict[str, Any]:
     """A record's fields, or a mapping of another kind than dict, as JSON data."""
+    if isinstance(value, Sampling):
+        return value.facts()
     if is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping):

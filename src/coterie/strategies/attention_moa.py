@@ -1,6 +1,7 @@
 """AttentionMoA: the agents of a layer criticise each other and revise; one fused answer goes on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coterie.rollout import Limits, Rollout
 from coterie.strategies import prompts
@@ -12,7 +13,6 @@ from coterie.strategies.layers import (
     quote,
     reading,
     tried,
-    voted,
 )
 from coterie.strategies.revision import revisions
 from coterie.types import Exit, Pool, Size, Turn, spec
@@ -24,7 +24,8 @@ class AttentionMoA:
     on each answer, its own too), N revisions and one fusion; from layer 2 one more call merges the outputs of all
     layers so far or says that nothing is left to do. L*(N*N + 2N + 1) + L - 1 calls (R16).
 
-    The phrase that ends it is asked for and looked for by one constant, and is the whole reply. With `stop:
+    The phrase that ends it is asked for and looked for by one constant, and is the whole reply,
+    which then is a remark and no answer. With `stop:
     false` it is noted and not followed, as in a depth sweep (R17).
     """
 
@@ -43,7 +44,7 @@ class AttentionMoA:
             if not turns:
                 break
             revised = await self._revised(rollout, turns)
-            fused = await merged(rollout, self.panel, layer, revised, await voted(rollout, revised))
+            fused = await merged(rollout, self.panel, layer, revised)
             whole, settled = await self._whole(rollout, layer, [*outputs, fused])
             outputs.append(whole)
             rollout.exits.append(Exit(layer=layer, turn=whole.index, why="said" if settled else "depth"))
@@ -79,5 +80,8 @@ class AttentionMoA:
         if turn is None:
             rollout.degraded.append(f"the outputs up to layer {layer} were not merged")
             return outputs[-1], False
-        settled = prompts.nothing_new(turn.completion.text)
-        return (outputs[-1] if settled else turn), settled
+        if not prompts.nothing_new(turn.completion.text):
+            return turn, False
+        # The reply is a remark on the answer and none itself: nothing to grade, to count as wrong or to learn from.
+        rollout.turns[turn.index] = replace(turn, part="critic", answer=None)
+        return outputs[-1], True

@@ -5,7 +5,7 @@ Everything is asked through the rollout; what is said in which prompt is in `pro
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -79,12 +79,15 @@ class Panel:
         return min(self.context, max(own, LIMIT)) if own else self.context
 
 
-async def seats(rollout: Rollout, panel: Panel) -> list[str]:
-    """The agents of the next layer, one a seat."""
+async def seats(rollout: Rollout, panel: Panel, shown: Sequence[Turn] = ()) -> list[str]:
+    """The agents of the next layer, one a seat; `shown` is what it reads, as far as that hangs on no seat.
+
+    A router sees the turns that are there without a sweep too, so that a sweep seats as each depth alone would.
+    """
     if panel.choose == "pool":
         names = rollout.pool.names()
         return [names[seat % len(names)] for seat in range(panel.width or len(names))]
-    routing = await rollout.route()
+    routing = await rollout.route(without=aside(rollout.turns, [turn.index for turn in shown]))
     names = routing.ranked()
     if panel.threshold is not None:
         names = prefix_reaching(routing, names, panel.threshold)
@@ -96,22 +99,31 @@ async def reading(rollout: Rollout, panel: Panel, layer: int, shown: Sequence[Tu
     any.
     """
     quotes = [quote(turn) for turn in shown]
-    asks = []
-    for name in await seats(rollout, panel):
-        room = panel.room(rollout.pool[name])
-        messages = prompts.synthesis(rollout.query, quotes, room, remark) if quotes else ()
-        asks.append(panel.ask(name, "proposer", layer, messages, shown))
-    return asks
+    rooms = [(name, panel.room(rollout.pool[name])) for name in await seats(rollout, panel, shown)]
+    written: dict[int, Messages] = {}
+    for room in {room for _, room in rooms} if quotes else ():
+        written[room] = prompts.synthesis(rollout.query, quotes, room, remark)
+    return [panel.ask(name, "proposer", layer, written.get(room, ()), shown) for name, room in rooms]
 
 
 async def merged(
-    rollout: Rollout, panel: Panel, layer: int, turns: Sequence[Turn], best: Turn, remark: str = ""
+    rollout: Rollout, panel: Panel, layer: int, turns: Sequence[Turn], best: Turn | None = None, remark: str = ""
 ) -> Turn:
-    """An aggregator's answer from these turns, as `aggregate` finds one."""
+    """An aggregator's answer from these turns, as `aggregate` finds one; else `best`, else what they vote for."""
     quotes = [quote(turn) for turn in turns]
-    return await aggregate(
-        rollout, panel, layer, lambda room: prompts.synthesis(rollout.query, quotes, room, remark), turns, best
+    found = await aggregate(
+        rollout, panel, layer, lambda room: prompts.synthesis(rollout.query, quotes, room, remark), turns
     )
+    return found or best or await voted(rollout, turns)
+
+
+def aside(turns: Sequence[Turn], shown: Collection[int] = ()) -> set[int]:
+    """Indices of the aggregations that only a sweep makes: all those of a layer, tries and answer, none of which a
+    later layer read or is `shown` now. The last layer's, which answer, count among them while layers follow.
+    """
+    read = {index for turn in turns for index in turn.reads if turns[index].layer < turn.layer}
+    passed_on = {turns[index].layer for index in (*read, *shown) if turns[index].part == "aggregator"}
+    return {turn.index for turn in turns if turn.part == "aggregator" and turn.layer not in passed_on}
 
 
 async def propose(rollout: Rollout, panel: Panel, asks: Sequence[Ask]) -> list[Turn]:
@@ -174,9 +186,9 @@ async def aggregate(
     layer: int,
     prompt: Callable[[int], Messages],
     reads: Sequence[Turn],
-    best: Turn,
-) -> Turn:
-    """The answer after `layer` from the turns that it `reads`: an aggregator's, else another agent's, else `best`.
+) -> Turn | None:
+    """The answer after `layer` from the turns that it `reads`: an aggregator's, else another agent's; else None,
+    and the best of them is to stand.
 
     `prompt` gives the messages for so much room. Anything but the first aggregator's answer is degraded.
     """
@@ -189,7 +201,7 @@ async def aggregate(
                 rollout.degraded.append(f"{name} aggregated in place of {names[0]}")
             return turn
     rollout.degraded.append("nobody aggregated: the best-ranked proposal stands")
-    return best
+    return None
 
 
 def quote(turn: Turn) -> Quote:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from coterie.errors import ConfigError
 from coterie.rollout import Ask, Limits, Rollout
 from coterie.strategies import prompts
 from coterie.strategies.layers import (
@@ -21,6 +20,7 @@ from coterie.strategies.layers import (
     voted,
 )
 from coterie.strategies.reviewer import field, judge_of
+from coterie.strategies.stopping import DepthRule, check_ends, deep_enough, note_ends
 from coterie.types import Amount, Exit, Pool, Size, Turn, spec
 
 
@@ -32,7 +32,7 @@ class MoA:
     L*N + 1 calls. The answers stand behind the query in place of a system message, so that prompts begin alike
     [O]. With `vote` answers that can be compared are voted on by the router's scores and not aggregated: over the
     router's prefix and one layer that is CERA-MoA, with an aggregator for open questions. `every_layer`,
-    `agreement` and `shadow` as in `rem_moa`.
+    `agreement`, `depth` and `shadow` as in `rem_moa`.
     """
 
     layers: Size = 3
@@ -40,14 +40,14 @@ class MoA:
     vote: bool = False
     every_layer: bool = False
     agreement: Agreement | None = None
+    depth: DepthRule | None = None
     shadow: bool = False
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
         ends = self.layers if self.every_layer else 1
         self.panel.check(pool, limits, steps=self.layers + ends * (1 + self.panel.fallbacks))
-        if self.shadow and self.agreement is None:
-            raise ConfigError("strategy: shadow notes what `agreement` would have stopped; set agreement as well")
+        check_ends(self, pool)
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         shown: list[Turn] = []
@@ -60,16 +60,18 @@ class MoA:
             early = await agreed(rollout, turns, self.agreement)
             if early is not None and not self.shadow:
                 return early
-            if self.every_layer:
+            enough = layer < self.layers and await deep_enough(rollout, layer, self.depth)
+            if self.every_layer or enough:
                 last = await self._settle(rollout, turns)
-                rollout.exits.append(Exit(layer=layer, turn=last.index, why="depth"))
+                note_ends(rollout, layer, last, self.every_layer, enough)
+            if enough and not self.shadow:
+                break
         return last or await self._settle(rollout, shown)
 
     async def _settle(self, rollout: Rollout, turns: Sequence[Turn]) -> Turn:
-        best = await voted(rollout, turns)
         if self.vote and not rollout.reader.open_ended:
-            return best
-        return await merged(rollout, self.panel, turns[0].layer, turns, best)
+            return await voted(rollout, turns)
+        return await merged(rollout, self.panel, turns[0].layer, turns)
 
 
 @spec
@@ -90,7 +92,7 @@ class SelfMoA:
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         turns = await first_choice(rollout, self.panel, self._asks)
-        return await merged(rollout, self.panel, 1, turns, await voted(rollout, turns))
+        return await merged(rollout, self.panel, 1, turns)
 
     def _asks(self, name: str) -> list[Ask]:
         return [replace(self.panel.ask(name, "proposer", 1), temperature=self.temperature)] * self.samples
@@ -102,13 +104,15 @@ class SMoA:
     and may say that the query is settled. L*(N + 1) + 1 calls.
 
     The paper's judge and moderator are one call here [O]. A reply that picks nothing readable keeps all answers.
-    With `stop: false` what the moderator says of the end is noted and not followed.
+    With `stop: false` what the moderator says of the end is noted and not followed; without `schemas` the form of
+    the reply is asked for in words alone.
     """
 
     layers: Size = 3
     keep: Size = 2
     panel: Panel = Panel()
     stop: bool = True
+    schemas: bool = True
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
@@ -133,6 +137,8 @@ class SMoA:
         room = self.panel.room(rollout.pool[name])
         messages = prompts.moderation(rollout.query, [quote(turn) for turn in turns], self.keep, room)
         ask = self.panel.ask(name, "reviewer", turns[0].layer, messages, turns)
+        if self.schemas:
+            ask = replace(ask, schema=prompts.moderation_schema(len(turns), self.keep))
         [reply] = await tried(rollout, [ask])
         if reply is None:
             rollout.degraded.append(f"nobody moderated layer {turns[0].layer}: all answers go on")

@@ -44,15 +44,22 @@ def quoted(quotes: Sequence[Quote], room: int, word: str = "attempt") -> str:
     """All quotations, numbered from 1, in at most about `room` tokens: the longest are clipped first."""
     texts = [text for quote in quotes for text in (quote.text, quote.note)]
     tag, review = tag_for(word, texts), tag_for("review", texts)
-    cap = fair([tokens(quote.text) + tokens(quote.note) for quote in quotes], room)
+    # A token has a character at least: where all characters fit, nothing has to be counted to be shown whole.
+    whole = sum(map(len, texts)) <= room
+    cap = 0 if whole else fair([tokens(quote.text) + tokens(quote.note) for quote in quotes], room)
     blocks = []
     for number, quote in enumerate(quotes, 1):
-        note = clipped(quote.note, None, max(cap // 4, cap - tokens(quote.text), LEAST))
-        body = clipped(quote.text, quote.answer, max(cap - tokens(note), LEAST))
+        note, body = (quote.note.strip(), quote.text.strip()) if whole else _shortened(quote, cap)
         facts = "".join(f' {name}="{value}"' for name, value in quote.facts.items())
         remark = f"\n<{review}>{note}</{review}>" if note else ""
         blocks.append(f'<{tag} number="{number}"{facts}>\n{body}{remark}\n</{tag}>')
     return "\n\n".join(blocks)
+
+
+def _shortened(quote: Quote, cap: int) -> tuple[str, str]:
+    """Note and text in at most about `cap` tokens together."""
+    note = clipped(quote.note, None, max(cap // 4, cap - tokens(quote.text), LEAST))
+    return note, clipped(quote.text, quote.answer, max(cap - tokens(note), LEAST))
 
 
 def fair(sizes: Sequence[int], room: int) -> int:

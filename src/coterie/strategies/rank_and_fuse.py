@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 
 from coterie.rollout import Limits, Rollout
@@ -20,11 +21,13 @@ class RankAndFuse:
 
     Ranker and fuser are asked, not trained [O]: the pool's reviewer compares, its aggregator fuses. A pair whose
     winner hangs on the order is a tie (G19); a comparison that cannot be read counts for nobody. An answer's
-    score is the share of its comparisons that it won, and its review says how many changed with the order.
+    score is the share of its comparisons that it won, and its review says how many changed with the order. Without
+    `schemas` the form of a verdict is asked for in words alone.
     """
 
     keep: Size = 3
     panel: Panel = Panel()
+    schemas: bool = True
 
     def check(self, pool: Pool, limits: Limits) -> None:
         """ConfigError for settings that cannot apply."""
@@ -40,10 +43,12 @@ class RankAndFuse:
         name = judge_of(rollout, turns)
         room = self.panel.room(rollout.pool[name])
         pairs = list(permutations(turns, 2))
+        schema = prompts.comparison_schema() if self.schemas else ""
         asks = []
         for one, two in pairs:
             messages = prompts.comparison(rollout.query, quote(one), quote(two), room)
-            asks.append(self.panel.ask(name, "reviewer", 1, messages, (one, two)))
+            ask = self.panel.ask(name, "reviewer", 1, messages, (one, two))
+            asks.append(replace(ask, schema=schema))
         replies = await tried(rollout, asks)
         if lost := replies.count(None):
             rollout.degraded.append(f"{lost} of {len(asks)} comparisons failed")

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from coterie.errors import ConfigError
 from coterie.rollout import Ask, Limits, Rollout
 from coterie.strategies import prompts
 from coterie.strategies.layers import Agreement, Panel, aggregate, agreed, answered, quote, seats
 from coterie.strategies.memory import AGGREGATED, Route, check_routes, pool_of, ranked, routes_for, shipped
 from coterie.strategies.quoting import Quote
 from coterie.strategies.reviewer import BEST, review
-from coterie.types import Exit, Messages, Pool, Review, Size, Turn, spec
+from coterie.strategies.stopping import DepthRule, check_ends, deep_enough, note_ends
+from coterie.types import Messages, Pool, Review, Size, Turn, spec
 
 
 @spec
@@ -23,9 +23,11 @@ class RemMoA:
     Ablations: `adjacent` reads the layer before only, `shared` gives all seats the first route, without
     `rationales` scores come alone. `routes` replace the shipped ones. `aggregator_contrastive` is how many of
     each end the aggregator's contrastive set has (R19). `shuffle` shows the reviewer traces in a drawn order
-    (R9). With `every_layer` it aggregates after every layer: a depth sweep in one run, L - 1 calls more.
-    `agreement` stops where that share of a layer gives one answer; with `shadow` it is only noted what that would
-    have been.
+    (R9); without `schemas` the form of a review is asked for in words alone. With `every_layer` it aggregates after
+    every layer: a depth sweep in one run, L - 1 calls more.
+    `agreement` stops where that share of a layer gives one answer, before its review and without an aggregation;
+    `depth` where a rule that `coterie layers RUN --learn-depth RECIPE` learned holds the answer after a layer for
+    as good as the last one's. With `shadow` either is only noted.
     """
 
     layers: Size = 3
@@ -36,8 +38,10 @@ class RemMoA:
     rationales: bool = True
     aggregator_contrastive: Size = 1
     shuffle: bool = False
+    schemas: bool = True
     every_layer: bool = False
     agreement: Agreement | None = None
+    depth: DepthRule | None = None
     shadow: bool = False
 
     def check(self, pool: Pool, limits: Limits) -> None:
@@ -48,8 +52,7 @@ class RemMoA:
         if self.routes is not None:
             check_routes(self.routes, "strategy.routes")
         routes_for(self.panel.most(pool), self.routes)
-        if self.shadow and self.agreement is None:
-            raise ConfigError("strategy: shadow notes what `agreement` would have stopped; set agreement as well")
+        check_ends(self, pool)
 
     async def solve(self, rollout: Rollout) -> Turn | None:
         last: Turn | None = None
@@ -60,10 +63,13 @@ class RemMoA:
             early = await agreed(rollout, turns, self.agreement)
             if early is not None and not self.shadow:
                 return early
-            await review(rollout, self.panel, turns, self.shuffle)
-            if self.every_layer:
+            await review(rollout, self.panel, turns, self.shuffle, self.schemas)
+            enough = layer < self.layers and await deep_enough(rollout, layer, self.depth)
+            if self.every_layer or enough:
                 last = await self._aggregate(rollout, layer)
-                rollout.exits.append(Exit(layer=layer, turn=last.index, why="depth"))
+                note_ends(rollout, layer, last, self.every_layer, enough)
+            if enough and not self.shadow:
+                break
         return last or await self._aggregate(rollout, max(entry.layer for entry in rollout.reviews))
 
     async def _asks(self, rollout: Rollout, layer: int) -> list[Ask]:
@@ -90,14 +96,15 @@ class RemMoA:
         number = {entry.turn: place for place, entry in enumerate(shown, 1)}
         named = {family: [number[entry.turn] for entry in found] for family, found in sets.items()}
         quotes = self._quotes(rollout, shown)
-        return await aggregate(
+        reads = [rollout.turns[entry.turn] for entry in shown]
+        found = await aggregate(
             rollout,
             self.panel,
             layer,
             lambda room: prompts.aggregator(rollout.query, named, quotes, room),
-            [rollout.turns[entry.turn] for entry in shown],
-            rollout.turns[ranked(entries)[0].turn],
+            reads,
         )
+        return found or rollout.turns[ranked(entries)[0].turn]
 
     def _sets(self, entries: Sequence[Review]) -> Mapping[str, list[Review]]:
         ends = self.aggregator_contrastive

@@ -1,7 +1,8 @@
 """The reviewer of ReM-MoA: one call a layer, whose reply becomes a score and a rationale for every trace.
 
-Replies are read by the ladder of R8: JSON as it is, JSON somewhere in it, numbers beside the word score; then the
-missing traces are asked for once more at temperature 0; what is still missing is neutral.
+The call brings the schema of its reply, which a backend may hold the model to. Replies are read by the ladder of
+R8: JSON as it is, JSON somewhere in it, numbers beside the word score; then the missing traces are asked for once
+more at temperature 0; what is still missing is neutral.
 """
 
 import asyncio
@@ -16,10 +17,11 @@ from typing import Any, Literal
 from coterie.rollout import Rollout
 from coterie.strategies import prompts
 from coterie.strategies.layers import Panel, aggregators, quote, tried
+from coterie.strategies.prompts import BEST, WORST
 from coterie.tasks.extract import decoded
 from coterie.types import Review, Turn, draw, record
 
-WORST, BEST, NEUTRAL = 1, 10, 5
+NEUTRAL = 5
 _TRIES = 128
 _NUMBER = re.compile(r"\s*[\"'“”]?\s*(-?\d+(?:\.\d+)?)\s*(?:/\s*10|out of 10)?\s*[\"'“”]?\s*")
 _ID = re.compile(r"(?i)\s*(?:trace|attempt|review|candidate|response|#|no\.?|number)?[\s_#.:-]*(\d+)\s*")
@@ -47,10 +49,13 @@ class Reading:
     exact: bool = False
 
 
-async def review(rollout: Rollout, panel: Panel, turns: Sequence[Turn], shuffle: bool) -> list[Review]:
+async def review(
+    rollout: Rollout, panel: Panel, turns: Sequence[Turn], shuffle: bool, schemas: bool = True
+) -> list[Review]:
     """Reviews of a layer's turns, one each, in their order: put on the rollout, and given back.
 
-    With `shuffle` the traces are shown in an order drawn from the seed, and the numbers mapped back (R9).
+    With `shuffle` the traces are shown in an order drawn from the seed, and the numbers mapped back (R9). Without
+    `schemas` the form of the reply is asked for in words alone.
     """
     shown = list(turns)
     if shuffle:
@@ -58,14 +63,15 @@ async def review(rollout: Rollout, panel: Panel, turns: Sequence[Turn], shuffle:
     found: dict[int, Review] = {}
     for again in (False, True):
         missing = [number for number, turn in enumerate(shown, 1) if turn.index not in found]
-        asked = await _asked(rollout, panel, shown, missing if again else ()) if missing else None
+        left_out = missing if again else ()
+        asked = await _asked(rollout, panel, shown, left_out, schemas) if missing else None
         if asked is None:
             if missing:
                 rollout.degraded.append(
                     f"the reviewer failed: {len(missing)} of layer {turns[0].layer} are neutral"
                 )
             break
-        reading = await asyncio.to_thread(read, asked.completion.text, len(shown), missing if again else ())
+        reading = await asyncio.to_thread(read, asked.completion.text, len(shown), left_out)
         for number, said in reading.said.items():
             turn = shown[number - 1]
             found.setdefault(turn.index, _review(turn, said, asked, _mended(again, reading)))
@@ -79,11 +85,17 @@ def judge_of(rollout: Rollout, turns: Sequence[Turn]) -> str:
     return (rollout.pool.names("reviewer") or aggregators(rollout, turns))[0]
 
 
-async def _asked(rollout: Rollout, panel: Panel, shown: Sequence[Turn], missing: Sequence[int]) -> Turn | None:
+async def _asked(
+    rollout: Rollout, panel: Panel, shown: Sequence[Turn], missing: Sequence[int], schemas: bool
+) -> Turn | None:
     name = judge_of(rollout, shown)
-    room = panel.room(rollout.pool[name])
+    agent = rollout.pool[name]
+    room = panel.room(agent)
     messages = prompts.reviewer(rollout.query, [quote(turn) for turn in shown], room, missing)
     ask = panel.ask(name, "reviewer", shown[0].layer, messages, shown)
+    if schemas:
+        wanted = missing or range(1, len(shown) + 1)
+        ask = replace(ask, schema=prompts.review_schema(wanted, agent.sampling.max_tokens))
     [turn] = await tried(rollout, [replace(ask, temperature=0.0) if missing else ask])
     return turn
 

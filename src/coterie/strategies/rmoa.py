@@ -10,7 +10,7 @@ from coterie.features.checks import AnyEncoder
 from coterie.features.hashed import Hashed
 from coterie.rollout import Limits, Rollout
 from coterie.strategies import prompts
-from coterie.strategies.layers import Panel, aggregators, answered, merged, quote, reading, tried, voted
+from coterie.strategies.layers import Panel, aggregators, answered, merged, quote, reading, tried
 from coterie.types import Count, Exit, Message, Pool, Size, Turn, spec
 
 
@@ -59,7 +59,7 @@ class RMoA:
         return last or await self._settle(rollout, before[0].layer, shown, remark)
 
     async def _settle(self, rollout: Rollout, layer: int, shown: Sequence[Turn], remark: str) -> Turn:
-        return await merged(rollout, self.panel, layer, shown, await voted(rollout, shown), remark)
+        return await merged(rollout, self.panel, layer, shown, remark=remark)
 
     async def _residual(self, rollout: Rollout, before: Sequence[Turn], kept: Sequence[Turn]) -> str | None:
         """What is new; "" where nothing is, None where the call failed."""

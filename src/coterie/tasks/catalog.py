@@ -125,8 +125,9 @@ def verify(text: str, query: Query) -> Score:
     except INFRASTRUCTURE as error:
         reason = str(error) or type(error).__name__
     except MALFORMED as error:
-        log.warning("the verifier of %s failed on item %s", query.task, query.id, exc_info=True)
         reason = f"the verifier failed: {type(error).__name__}: {error}"
+        log.warning("%s, item %s: %s", query.task, query.id, " ".join(reason.split()))
+        log.debug("there", exc_info=True)
     return Score(verdict="error", value=None, answer=answer, reason=reason)
 
 
@@ -199,7 +200,8 @@ def load_task(
     items = read_rows(path, file_kinds(), reading)
     items = [item for item in items if not split or is_test(to_query(item)) == (split == "test")][:limit]
     if not items:
-        raise UserError(f"{path}: holds no item{' for ' * bool(split)}{split}")
+        part = f" for {split}, which is {'a fifth' if split == 'test' else 'four fifths'} of many" if split else ""
+        raise UserError(f"{path}: holds no item{part}")
     return Task(name=_title(name.partition("?")[0], path), queries=_queries(items, contracts))
 
 
@@ -215,7 +217,7 @@ def _file(name: str) -> tuple[Path, Reading, str]:
     if not sign or Path(name).is_file():
         path, split = _part(name)
         return path, AS_IT_IS, split
-    given = parse_qsl(parameters, keep_blank_values=True)
+    given = _parameters(name, parameters, many=("ignore",))
     kind = next((value for key, value in given if key == "kind"), None)
     ignore = tuple(value for key, value in given if key == "ignore")
     columns = {key: value for key, value in given if key not in ("kind", "ignore")}
@@ -294,7 +296,7 @@ def _generated(name: str, size: int, seed: int, contracts: Mapping[str, str]) ->
     dataset, _, split = target.partition("/")
     if split not in ("", *SPLITS):
         raise UserError(f"{name}: unknown split {split!r}{nearest(split, SPLITS)}")
-    config = {key: _value(text) for key, text in parse_qsl(parameters, keep_blank_values=True)}
+    config = {key: _value(text) for key, text in _parameters(name, parameters)}
     contract = contracts.get("reasoning_gym") or KINDS["reasoning_gym"].contract
     stream = generated.stream(dataset, seed, config, contract)
     found = tuple(islice((query for query in stream if generated.split_of(query.id) == (split or "test")), size))
@@ -308,17 +310,26 @@ def _operands(name: str, limit: int | None, seed: int) -> Sequence[Item]:
     domains, _, split = target.partition("/")
     if split not in ("", *SPLITS):
         raise UserError(f"{name}: unknown split {split!r}{nearest(split, SPLITS)}")
-    given = {key: _value(text) for key, text in parse_qsl(parameters, keep_blank_values=True)}
+    given = {key: _value(text) for key, text in _parameters(name, parameters)}
     if unknown := sorted(given.keys() - {"low", "high"}):
         raise UserError(f"{name}: unknown parameter {unknown[0]!r}{nearest(unknown[0], ('low', 'high'))}")
     rules = domains.split("+")
-    if twice := sorted({rule for rule in rules if rules.count(rule) > 1}):
+    if twice := sorted({rule for rule in rules if rule in operands.DOMAINS and rules.count(rule) > 1}):
         raise UserError(f"{name}: names {twice[0]!r} twice")
     streams = [operands.items(rule, split or "test", seed, **given) for rule in rules]
     found = list(islice((item for turn in zip(*streams, strict=True) for item in turn), limit))
     if not found:
         raise UserError(f"{name}: there is no pair in this split; widen low and high")
     return found
+
+
+def _parameters(name: str, text: str, many: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """What stands behind a task's `?`. UserError for a key that stands twice, but for `many`."""
+    given = parse_qsl(text, keep_blank_values=True)
+    keys = [key for key, _ in given if key not in many]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise UserError(f"{name}: says {twice!r} twice")
+    return given
 
 
 def _value(text: str) -> Any:

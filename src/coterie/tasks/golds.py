@@ -1,4 +1,4 @@
-"""What is wrong with the gold of an item: what its verifier could never judge, found before anybody is asked."""
+"""The gold of an item: as texts, and what is wrong with it that its verifier could never judge."""
 
 import importlib.util
 import re
@@ -9,9 +9,23 @@ from coterie.config import nearest
 from coterie.tasks import instruction, math
 from coterie.tasks.items import Case, Item
 from coterie.tasks.syntax import literal_value, parsed
+from coterie.types import Query
 
 PROBE = "0.123456"
 METRICS = (None, "exact", "python_literal", "f1")
+
+
+def gold_texts(query: Query) -> tuple[str, ...]:
+    """The gold answers that a query has as texts, the usual one first; of options the letter, then its text.
+
+    None for what is graded by tests or rules.
+    """
+    reference = query.reference or {}
+    answer, choices = reference.get("answer"), reference.get("choices") or ()
+    found = [answer, *(reference.get("answers") or ())]
+    letters = ascii_uppercase[: len(choices)]
+    found += [choices[letters.index(answer)]] if isinstance(answer, str) and answer in list(letters) else []
+    return tuple(dict.fromkeys(str(one) for one in found if one is not None and str(one)))
 
 
 def _math_gold(item: Item) -> list[str]:

@@ -176,7 +176,8 @@ def test_an_end_from_outside_leaves_no_process_and_whole_decisions(tmp_path, kin
         assert process.returncode == 130
         assert "Traceback" not in errors
         assert errors.splitlines()[-1] == (
-            "coterie: interrupted; what was finished is kept: the same --out goes on from there (train, distill: with --resume)"
+            "coterie: interrupted; what was finished is kept: the same --out goes on from there"
+            " (train, distill: with --resume)"
         )
     else:
         process.kill()

@@ -516,3 +516,37 @@ def test_real_golds_verify_in_algebraic_disguise(data):
     for gold in plain:
         assert grade(rf"\frac{{2\cdot({gold})}}{{2}}", gold).verdict == "pass", gold
         assert grade(f"({gold})+1", gold).verdict == "fail", gold
+
+
+# --- what is left to be worked out --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("17", "1 + 16"), ("40", "10 * 4"), ("40", r"10 \times 4"), ("7", "10 - 3"), ("1024", "2^{10}"),
+        ("120", "5!"),
+        ("4", r"\sqrt{16}"), ("0.5", "1 - 1/2"), ("1/2", "1/4 + 1/4"), ("-3", "4 - 7"), ("17", "17 = 1 + 16"),
+        ("14", "(3 + 4) * 2"), ("10", r"\binom{5}{2}"),
+    ],
+)  # fmt: skip
+def test_a_number_is_asked_for_and_not_the_question_again(gold, answer):
+    """A model that learns by these verdicts finds out soon that repeating the question pays."""
+    found = grade(answer, gold)
+    assert (found.verdict, found.value) == ("fail", 0.0)
+    assert "not worked out" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("17", "1 + 16 = 17"), ("17", "+17"), ("-3", "-3"), ("1000", r"10^3"),
+        ("1500", r"1.5 \times 10^{3}"), ("30", r"30^\circ"), ("15", r"15\mbox{ cm}^2"),
+        ("0.001", r"10^{-3}"), ("1.8", "1 4/5"), ("0.5", r"\frac{1}{2}"), ("0.5", r"50\%"), ("1000", "1e3"),
+        ("0.001", "1e-3"), ("84", "84 dollars"), ("5", "x = 5"), (r"2^{10}", "2^{10}"),
+        (r"1+\sqrt{2}", r"\sqrt{2}+1"),
+        ("3/2", "3/2"), ("1000", "1,000"),
+    ],
+)  # fmt: skip
+def test_ways_to_write_a_number_are_no_work_left(gold, answer):
+    assert grade(answer, gold).verdict == "pass"

@@ -11,6 +11,7 @@ from typing import Any
 from coterie.tasks.extract import boxes, last_box
 from coterie.tasks.math_equality import Undecided, equal
 from coterie.tasks.math_forms import Form, read
+from coterie.tasks.math_text import tidy
 from coterie.tasks.math_worker import prover
 from coterie.types import Score
 
@@ -22,13 +23,18 @@ tanh log ln exp lg circ binom min max gcd lfloor rfloor lceil rceil sum prod int
 delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi rho sigma tau phi varphi chi psi omega Gamma
 Delta Theta Lambda Sigma Phi Psi Omega begin end
 """
+_PLAIN = re.compile(r"[-+]?[0-9.]+(?:/[0-9]+)?")
+_TIMES = re.compile(r"\\times|\\cdot|×|·|\*+")
+_POWER_OF_TEN = re.compile(r"(?:[0-9.]+\s*\*\s*)?\b10\s*\^\s*(?:\{[-+−]?[0-9]+\}|[-+−]?[0-9]+)")
+_LEFT_TO_DO = re.compile(r"[0-9)}]\s*[-+−*]\s*[0-9.({\\]|[0-9)]\s*(?:\^\s*\{?\s*[-+−0-9]|!)|\\(?:sqrt|d?binom)\b")
 _COMMANDS = frozenset(_KNOWN.split())
 
 
 def verify(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score:
     """Grade `answer`, extracted from `text`, against `reference["answer"]`.
 
-    A missing answer fails. Two different boxes in one text fail even if the last is right. `error`, never
+    A missing answer fails. Two different boxes in one text fail even if the last is right. Where the reference is
+    a plain number, what is left to be worked out fails too: `3 + 4` answers no question for 7. `error`, never
     `fail`, where the reference is unusable, time runs out or the `tasks` extra is needed and absent.
     """
     gold = str(reference.get("answer") or "").strip() if reference.get("answer") != 0 else "0"
@@ -39,6 +45,10 @@ def verify(answer: str | None, text: str, reference: Mapping[str, Any]) -> Score
     try:
         if not _equal(gold, answer):
             return Score(verdict="fail", value=0.0, answer=answer, reason="not equal to the reference")
+        if not _worked_out(gold, answer):
+            return Score(
+                verdict="fail", value=0.0, answer=answer, reason="equal to the reference, but not worked out"
+            )
         if not _one_box(answer, text):
             return Score(verdict="fail", value=0.0, answer=answer, reason="several different boxed answers")
     except Undecided as error:
@@ -52,6 +62,16 @@ def same(a: str, b: str) -> bool:
         return _equal(*sorted((a, b), key=lambda text: (len(text), text)))
     except Undecided:
         return False
+
+
+def _worked_out(gold: str, answer: str) -> bool:
+    """Whether an equal answer is a number where the reference is one. Behind an equals sign stands what counts; a
+    power of ten is a way to write a number.
+    """
+    if not _PLAIN.fullmatch(tidy(gold)):
+        return True
+    result = _TIMES.sub("*", answer.rpartition("=")[2])
+    return not _LEFT_TO_DO.search(_POWER_OF_TEN.sub("1", result))
 
 
 def _one_box(answer: str, text: str) -> bool:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
+from counts import count
+
 KINDS = {
     "chain_sum": "min_terms=2&max_terms=2&min_digits=1&max_digits=1",
     "products": "min_digits=1&max_digits=1",
@@ -183,8 +185,10 @@ def ranks(by_kind, score):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder of all runs")
-    parser.add_argument("--queries", type=int, default=24, help="training queries of a kind; each gives two layers")
-    parser.add_argument("--test", type=int, default=30, help="test queries of a kind")
+    parser.add_argument(
+        "--queries", type=count, default=24, help="training queries of a kind; each gives two layers"
+    )
+    parser.add_argument("--test", type=count, default=30, help="test queries of a kind")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of questions")
     parser.add_argument("--no-loo", action="store_true", help="train no student without one of the kinds")

@@ -44,7 +44,7 @@ class DistillOptions:
 @click.option("--team", "-r", required=True, help="The recipe whose reviewer learns.")
 @click.option("--teacher", default="gold", show_default=True, help="`gold`, or an agent of the team.")
 @click.option("--leave-out", multiple=True, metavar="DOMAIN", help="Learn from all other domains.")
-@click.option("--out", "-o", required=True, type=PATH, help="The run folder.")
+@click.option("--out", "-o", required=True, type=options.Place(path_type=Path), help="The run folder.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @options.settings
 @options.no_cache

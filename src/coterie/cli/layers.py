@@ -56,7 +56,7 @@ class LayersOptions:
     "-o",
     default="learned-depth.yaml",
     show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.Place(dir_okay=False, path_type=Path),
     help="The recipe with a learned depth that is written.",
 )
 @options.as_json

@@ -103,7 +103,8 @@ def rounds(folder: Path) -> list[tuple[int, Path]]:
     """
     files = folder.glob("round-*.safetensors") if folder.is_dir() else ()
     found = sorted((int(n[1]), file) for file in files if (n := PATTERN.fullmatch(file.name)))
-    if (other := next((file for _, file in found if not file.is_file()), None)) is not None:
+    # Not `is_file`: one that the writer removes between the listing and this line is no trouble.
+    if (other := next((file for _, file in found if file.is_dir()), None)) is not None:
         raise ConfigError(f"{other}: is no file, but in the place of a checkpoint: move it away")
     return found
 

@@ -82,11 +82,13 @@ def test_a_kill_at_any_moment_leaves_one_to_go_on_from(tmp_path):
             while True:
                 number += 1
                 save(tmp_path, state(number, 20000), keep=2)
-        while rounds(tmp_path)[-1][0] == last:
-            time.sleep(0.0005)
-        time.sleep(0.0004 * moment)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        try:
+            while rounds(tmp_path)[-1][0] == last:
+                time.sleep(0.0005)
+            time.sleep(0.0004 * moment)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         found = newest(tmp_path)
         assert found.round >= last
         assert same(found, state(found.round, 20000))
